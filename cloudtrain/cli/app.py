@@ -46,11 +46,9 @@ class Command(TyperCommand):
     """A command whose help shows its arguments in the form `JOB`, `[CODE]` or `NAME...`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the parts of the usage line, such as `[OPTIONS] NAME [PATH]`."""
         return ["[OPTIONS]", *(_metavar(param) for param in self._arguments(ctx))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the options."""
         arguments = [(re.sub(r"[][]", "", _metavar(param)), param.help or "") for param in self._arguments(ctx)]
         options = [
             (record[0], _BRACKETS.sub("", record[1]).replace("\\[", "["))
@@ -60,8 +58,7 @@ class Command(TyperCommand):
         write_sections(formatter, {"Arguments": arguments, "Options": options})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as Typer does, but pass all arguments after a Python script to the script, as `python`
-        and `torchrun` do."""
+        """All arguments after a Python script go to the script, as with `python` and `torchrun`."""
         if any(param.name == "arguments" for param in self.params):
             end = self._first_argument(args)
             if end is not None and args[end].endswith(".py") and args[end + 1 :][:1] != ["--"]:
@@ -166,22 +163,17 @@ class LazyGroup(TyperGroup):
     """A group of commands, each imported by name from `cloudtrain.cli.commands`."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """Return the names of the commands in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Return the command `cmd_name`, built from its module; None if no command has that name."""
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that `args` begin with, as Typer does. If its name is unknown, raise cloudtrain's own
-        error."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise UsageError(f"there is no command `{args[0]}`", hint=_nearest_command(args[0], args[1:]))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Write the table `COMMANDS` into the help, section by section, without importing any command."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, entry in COMMANDS.items():
             sections.setdefault(entry.section, []).append((name, entry.summary))
@@ -193,7 +185,6 @@ class LazyGroup(TyperGroup):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command with cloudtrain's exit codes."""
         with _our_exit_codes():
             return super().invoke(ctx)
 
@@ -333,10 +324,8 @@ _WORDS, _INDEX = "COMP_WORDS", "COMP_CWORD"
 
 
 def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, str] = os.environ) -> int:
-    """Join the words that bash split at colons, run `complete`, and return its exit code.
-
-    The completions are printed without the part up to the last colon, because bash keeps this part on the command line.
-    """
+    """Join the words that bash split at colons, run `complete`, and return its exit code. The completions are printed
+    without the part up to the last colon, because bash keeps this part on the command line."""
     kept = _join_colons(environ)
     if not kept:
         return complete()

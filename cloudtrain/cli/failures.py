@@ -87,8 +87,7 @@ def _notices(error: CloudtrainError) -> Iterator[Any]:
 
 
 def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
-    """Return the text at the end of a report. For a `PreflightError`, this is the number of findings and a hint; for
-    any other error, the number of problems, or an empty text if there is only one."""
+    """A `PreflightError` ends with the number of findings and a hint, any other with the number of several problems."""
     if isinstance(error, PreflightError):
         return "\n".join(filter(None, (f"{_count(error, levels)}; nothing was sent", error.hint)))
     count = len(error.problems)
@@ -136,8 +135,6 @@ _SAID = {
 
 
 def _value_hint(error: Any, text: str) -> str | None:
-    """Return a hint with a valid value for the option that got a wrong value; None if no valid value is
-    known."""
     flag = next((name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("--")), None)
     if flag is None:
         return None

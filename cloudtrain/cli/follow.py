@@ -79,7 +79,6 @@ def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, in
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Compile a regular expression that the user typed."""
     try:
         return re.compile(text)
     except re.error as error:
@@ -103,7 +102,6 @@ def instance_number(text: str) -> int:
 
 
 def exit_code(status: RunStatus) -> int:
-    """Return 0 if the run succeeded, else 1."""
     return 0 if status.state is RunState.SUCCEEDED else 1
 
 
@@ -162,8 +160,7 @@ def _after(status: RunStatus) -> str:
 
 
 def _working_files(run: Run) -> dict[str, Path]:
-    """Return the files that the script wrote into its working folder. If they cannot be read, return an empty
-    mapping, because the run has succeeded anyway."""
+    """Empty if they cannot be read, because the run has succeeded anyway."""
     try:
         return run.working_files
     except (OSError, CloudtrainError):
@@ -220,8 +217,7 @@ def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
 
 
 def lines_so_far(run: Run) -> int:
-    """Return the number of lines of output that a sweep has before it continues; 0 for other runs, whose output
-    starts anew."""
+    """The lines of output of a sweep before it continues; 0 for other runs, whose output starts anew."""
     return sum(1 for _ in run.logs()) if run.is_sweep else 0
 
 
@@ -328,8 +324,7 @@ _PAUSE = 0.1
 
 
 def upload_progress() -> Callable[[int, int], None] | None:
-    """Return a function that takes the bytes sent and the total, and draws the progress; None if stderr is not a
-    terminal."""
+    """The returned function takes the bytes sent and the total; None if stderr is not a terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
     lock, drawn = threading.Lock(), 0.0

@@ -63,7 +63,6 @@ def _file_job(options: SubmitOptions) -> JobFile:
 
 
 def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
-    """Return the job of a file or of a bundled script."""
     if not job.startswith(BUNDLED) and not Path(job).exists():
         from cloudtrain.code.bundled import script_names
 
@@ -98,7 +97,6 @@ def _script_job(options: SubmitOptions) -> JobFile:
 
 
 def _save(file: Path, text: str) -> None:
-    """Write a new job file."""
     if format_of(file) != "yaml":
         raise UsageError(f"`{file}` is not the name of a YAML file", hint="write for example `--save-job job.yaml`")
     try:
@@ -112,8 +110,7 @@ def _save(file: Path, text: str) -> None:
 
 
 def target_of(options: SubmitOptions) -> Where:
-    """Return where the job runs. For a job file, the settings of its project are used instead of those of the
-    working directory."""
+    """For a job file, the settings of its project are used instead of those of the working directory."""
     script, name = options.job.endswith(".py"), options.target or (DEFAULT_TARGET if options.emulate else None)
     near = Path(options.job).parent if not script and Path(options.job).is_file() else None
     place = where(name, near=near, profile=options.profile)
@@ -152,13 +149,11 @@ def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
 
 
 def plan_of(file: JobFile, target: Where, options: SubmitOptions) -> Plan:
-    """Return the plan of a job file. Its findings have positions in the file."""
     ignore = list(options.ignore or ())
     return ct.plan(file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of)
 
 
 def checked_plan_of(file: JobFile, target: Where, options: SubmitOptions, *, online: bool | None) -> Plan:
-    """Return the plan of a job file, with findings from the target about role, bucket, inputs and quota. With
-    `online=None`, the target is asked only if you have credentials; with `online=False`, it is never asked."""
+    """With `online=None`, the target is asked only if you have credentials."""
     ignore = list(options.ignore or ())
     return check(file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of, online=online)

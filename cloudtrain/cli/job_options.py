@@ -155,11 +155,8 @@ OF_THE_RUN = SubmitOptions._fields[len(OF_THE_JOB) :]
 def with_submit_options(
     before: Sequence[str], after: Sequence[str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command take a `SubmitOptions` as its first parameter.
-
-    The command line gets the fields `before` and `after` of `SubmitOptions`. The help shows them in this order, before
-    and after the command's own options.
-    """
+    """Let a command take a `SubmitOptions` as its first parameter. The command line gets the fields `before` and
+    `after` of `SubmitOptions`. The help shows them in this order, before and after the command's own options."""
 
     def expand(command: _Function) -> _Function:
         @wraps(command)

@@ -50,7 +50,6 @@ class ProgressRate:
         self._news_at = now
 
     def take_line(self, line: LogLine, now: float) -> None:
-        """Record the time of a line, and the step of its rank if the line reports one."""
         self._has_lines, self._news_at = True, now
         if line.rank is not None and "step" in (values := line.metrics or {}):
             self._note_step(line.rank, values["step"])
@@ -65,7 +64,6 @@ class ProgressRate:
         self._latest |= values
 
     def take_status(self, status: RunStatus, now: float) -> None:
-        """Record a new status of the run."""
         if self._status is None or (status.state, status.transitions) != (self._status.state, self._status.transitions):
             self._news_at = now
         self._status = status
@@ -115,8 +113,7 @@ class ProgressRate:
         return "  ".join(parts)
 
     def waiting_for(self, now: float) -> str:
-        """Return what the run waits for, such as the target, its first line of output, or slow ranks. Return an empty
-        text while the run makes progress."""
+        """What the run waits for: the target, its first line of output, or slow ranks. Empty during progress."""
         if self._is_over:
             return ""
         quiet = now - self._news_at
@@ -155,8 +152,7 @@ class ProgressRate:
         return self._status is not None and self._status.state.is_final
 
     def _phase(self) -> str:
-        """Return a comma and the provider's name for the current phase; an empty text if the provider names no
-        phase."""
+        """A comma and the provider's name for the current phase, if it names one."""
         phases = [item for item in self._status.transitions if item.ended is None] if self._status else []
         if not phases:
             return ""
@@ -266,8 +262,7 @@ class LineFormat(NamedTuple):
     """Keep the colours that the line itself contains."""
 
     def text(self, line: LogLine) -> str:
-        """Return the printed form of a line, without the line break. If the text of `line` contains line
-        breaks, each part gets the prefix."""
+        """Without the line break. If the text of `line` contains line breaks, each part gets the prefix."""
         if self.as_json:
             content = {name: value for name, value in line.__dict__.items() if name != "values"}
             if line.values is not None:
@@ -277,7 +272,6 @@ class LineFormat(NamedTuple):
         return "\n".join(lead + part for part in self.parts(line))
 
     def parts(self, line: LogLine) -> list[str]:
-        """Return the text of `line`, split at its line breaks; without `raw`, each part is escaped for a terminal."""
         parts = line.text.split("\n")
         return parts if self.raw else [visible_output(part, color=self.color) for part in parts]
 
@@ -352,7 +346,6 @@ class LiveView:
         self._live.stop()
 
     def take_status(self, status: RunStatus) -> None:
-        """Update the view with a new status of the run."""
         with self._changing:
             self._pace.take_status(status, time.monotonic())
 

@@ -27,9 +27,7 @@ Completion = Callable[[str], list[str]]
 
 def _silent(words: Completion) -> Completion:
     """Return a completion that offers the words of `words` that begin with the typed text, and no words after an error.
-
-    Typer reads the signature of the returned function to find out which arguments to pass.
-    """
+    Typer reads the signature of the returned function to find out which arguments to pass."""
 
     def complete(incomplete: str) -> list[str]:
         try:
@@ -77,7 +75,6 @@ def jobs(incomplete: str) -> list[str]:
 
 @_silent
 def scripts(_: str) -> list[str]:
-    """Return the names of the bundled scripts."""
     from cloudtrain.code.bundled import script_names
 
     return script_names()
@@ -85,7 +82,6 @@ def scripts(_: str) -> list[str]:
 
 @_silent
 def codes(_: str) -> list[str]:
-    """Return the codes of the preflight rules."""
     from cloudtrain.rules.engine import all_rules
 
     return [rule.code for rule in all_rules()]
@@ -93,7 +89,6 @@ def codes(_: str) -> list[str]:
 
 @_silent
 def all_codes(_: str) -> list[str]:
-    """Return the codes of the preflight rules and of the errors."""
     from cloudtrain.job.codes import error_codes
 
     return sorted([*codes(""), *error_codes()])
@@ -101,7 +96,6 @@ def all_codes(_: str) -> list[str]:
 
 @_silent
 def targets(_: str) -> list[str]:
-    """Return the names of the targets."""
     from cloudtrain.system.plugins import target_names
 
     return [*target_names()]
@@ -122,7 +116,6 @@ def formats(_: str) -> list[str]:
 
 @_silent
 def emulated(_: str) -> list[str]:
-    """Return the names of the targets that this machine can emulate."""
     from cloudtrain.targets.local.settings import emulated_targets
 
     return emulated_targets()
@@ -130,7 +123,6 @@ def emulated(_: str) -> list[str]:
 
 @_silent
 def states(_: str) -> list[str]:
-    """Return the states that a run can have."""
     from cloudtrain.plans.states import RunState
 
     return [state.value for state in RunState]
@@ -149,7 +141,6 @@ def groups(_: str) -> list[str]:
 
 @_silent
 def parts(_: str) -> list[str]:
-    """Return the folders of a run that can be downloaded."""
     return ["model/", "outputs/", "checkpoint/", "logs/", "work/"]
 
 

@@ -43,7 +43,6 @@ def confirm(question: str) -> bool:
 
 
 def seconds_of(text: str) -> float:
-    """Convert a duration such as `10m` to seconds."""
     from cloudtrain.job.model import parse_duration
 
     try:
@@ -69,7 +68,6 @@ def moment_of(text: str) -> float:
 
 
 def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
-    """Return a run and its status as JSON data."""
     return {
         "name": run.name,
         "ref": str(run.ref),
@@ -96,7 +94,6 @@ def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
 
 
 def goes_on(run: Run) -> None:
-    """Print that the run continues, and the commands that stop and follow it."""
     say(
         "",
         f"`{run.name}` continues",

@@ -41,10 +41,8 @@ def type_table(types: Sequence[InstanceType]) -> Document:
 
 
 def node_table(kinds: Sequence[NodeKind]) -> Document:
-    """Return a table with one row per kind of node.
-
-    A row shows the number of nodes, the number of idle nodes, and their hardware, partitions and features.
-    """
+    """Return a table with one row per kind of node. A row shows the number of nodes, the number of idle nodes, and
+    their hardware, partitions and features."""
     rows = [
         (
             str(kind.nodes),
@@ -62,7 +60,6 @@ def node_table(kinds: Sequence[NodeKind]) -> Document:
 
 
 def has_infiniband(types: Sequence[InstanceType]) -> bool:
-    """Return whether the fast network (RDMA) of these types' target is InfiniBand."""
     table = table_of(types[0].target) if types else None
     return table is not None and table.fabric == "infiniband"
 
@@ -211,8 +208,7 @@ def sweep_document(
 
 def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
     """Return the trials that have a value of the objective, the best first. Without an objective, return all trials in
-    the given order.
-    """
+    the given order."""
     if objective is None:
         return list(trials)
     with_value = [trial for trial in trials if trial.value is not None]
@@ -242,11 +238,9 @@ def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: 
 
 
 def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
-    """Return the estimated time of the remaining trials, such as `about 5m`; empty if it cannot be estimated.
-
-    The estimate assumes that trials continue to end at the sweep's average rate. If the sweep continues an earlier one,
-    the rate ignores the trials of the earlier sweep.
-    """
+    """Return the estimated time of the remaining trials, such as `about 5m`; empty if it cannot be estimated. The
+    estimate assumes that trials continue to end at the sweep's average rate. If the sweep continues an earlier one, the
+    rate ignores the trials of the earlier sweep."""
     left, started = total - sum(trial.state.is_final for trial in trials), status.started
     if left <= 0 or status.state.is_final or started is None:
         return ""

@@ -166,7 +166,7 @@ class _Stderr(io.TextIOWrapper):
             super().flush()
 
     def failed(self, error: OSError) -> None:
-        """Ignore the error. The stream has been redirected to /dev/null."""
+        """The stream has been redirected to /dev/null."""
 
     @contextlib.contextmanager
     def _watch(self) -> Iterator[None]:
@@ -182,8 +182,7 @@ class _Stdout(_Stderr):
     message."""
 
     def failed(self, error: OSError) -> NoReturn:
-        """Raise a broken pipe unchanged, and any other error as `OutputError`. Called after the stream was redirected
-        to /dev/null."""
+        """A broken pipe is raised unchanged. The stream has been redirected to /dev/null."""
         if isinstance(error, BrokenPipeError):
             raise error
         message = f"stdout cannot be written: {error.strerror}"

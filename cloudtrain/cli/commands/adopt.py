@@ -94,7 +94,6 @@ def adopt_command(
 
 
 def _words(text: str | None) -> list[str]:
-    """Split the text of `--args` into arguments as a shell does."""
     try:
         return split(text or "")
     except ValueError as error:
@@ -104,8 +103,7 @@ def _words(text: str | None) -> list[str]:
 
 
 def _may_run(source: str, python: str | None) -> bool:
-    """Ask the user whether to run the script. Return True if the answer is yes, and
-    False if stdin is not a terminal, so that nobody can answer."""
+    """False if stdin is not a terminal, so that nobody can answer."""
     say(
         f"To adopt {typed(source)}, cloudtrain runs it with {typed(python or sys.executable)} up to its first job:",
         "in a copy of its folder, with another home folder, without credentials and without the network.",
@@ -119,7 +117,6 @@ def _may_run(source: str, python: str | None) -> bool:
 
 
 def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> None:
-    """Print or write the job, then print the comparison of the requests."""
     if write is not None:
         for file in write_adoption(found, write, force=force):
             say(f"wrote `{file}`")

@@ -45,8 +45,7 @@ _TORCH_PROBE = (
 
 
 class Diagnosis(NamedTuple):
-    """One line of the doctor's report. `level` is ok, warning, error, or optional (an
-    optional package is missing)."""
+    """One line of the report. `level` is ok, warning, error, or optional (an optional package is missing)."""
 
     subject: str
     level: str
@@ -55,7 +54,6 @@ class Diagnosis(NamedTuple):
 
 
 def examine() -> list[Diagnosis]:
-    """Return the result of every check, in the order of the report."""
     targets = all_targets()
     accounts = [found for target in targets if (found := _account(target)) is not None]
     extras = [_extra(target, name, brought) for target in targets for name, brought in target.facts.extras.items()]

@@ -215,7 +215,6 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
 
 
 def _types(target: str) -> Sequence[InstanceType]:
-    """Return the target's table of types with the user's corrections."""
     from platformdirs import user_config_path
 
     if target not in target_names():
@@ -239,7 +238,6 @@ def _gib(size: str | None) -> float | None:
 
 
 def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
-    """Check the filters and the sort key."""
     if query.gpu is not None and not any(has_gpu(instance, query.gpu) for instance in types):
         message, hint = unknown_gpu(query.gpu, types)
         raise UsageError(message, hint=hint)
@@ -352,12 +350,8 @@ class CanRefresh(Protocol):
     """A service that can list its current instance types and prices."""
 
     def refresh_catalogue(self, settings: Any) -> Refreshed:
-        """Ask the service for its types, write them into the user's configuration folder, and return what was written.
-
-        Raises:
-            TargetError: the target does not answer, or the credentials lack the permission.
-            SettingsError: required account settings are missing.
-        """
+        """Ask the service for its types, and write them into the user's configuration folder. Raises `TargetError` if
+        it does not answer or refuses, and `SettingsError` if required account settings are missing."""
         ...
 
 

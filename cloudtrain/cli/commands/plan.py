@@ -70,11 +70,9 @@ def plan_command(
 
 
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
-    """Print the plan on stdout. The text format includes the processes and the request only with `whole`.
-
-    A plan with errors is also printed, and the exit code is 2. A last line on stderr repeats the codes of the errors,
-    which may be far above.
-    """
+    """Print the plan on stdout. The text format includes the processes and the request only with `whole`. A plan with
+    errors is also printed, and the exit code is 2. A last line on stderr repeats the codes of the errors, which may be
+    far above."""
     if form == "json":
         sys.stdout.write(visible_json(plan.to_json()))
     elif form == "request":
@@ -90,7 +88,6 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
 
 
 def _say_upload(plan: Plan, given: SubmitOptions) -> None:
-    """Print the command that uploads the code to the path in the request."""
     words = ["--profile", given.profile] if given.profile else []
     words += [word for value in given.set_ or () for word in ("--set", value)]
     words += [given.job, *(given.arguments or ())]
@@ -121,7 +118,6 @@ def _known_format(form: str, target: str) -> str:
 
 
 def _for_the_tool(plan: Plan, form: str) -> str:
-    """Return the request in the format `form`, which another tool reads."""
     forms = plan.forms()
     if form not in forms:
         hint = ", ".join(f"`{name}`" for name in ("text", "json", "request", *forms))
@@ -185,8 +181,7 @@ def check_command(
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
-    """Convert a finding to JSON data. `line` is LINE of its position `FILE:LINE:COLUMN`; null without a
-    position."""
+    """`line` is LINE of the position `FILE:LINE:COLUMN`; null without a position."""
     line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
     return finding._asdict() | {"level": finding.level.value, "line": int(line[1]) if line else None}
 
@@ -261,7 +256,6 @@ def _page_of(one: Explanation) -> Document:
 
 
 def _explanation_of(code: str) -> Explanation:
-    """Return the explanation of the rule or error with this code, in upper or lower case."""
     from cloudtrain.job.codes import error_codes
 
     if code.upper() in error_codes():

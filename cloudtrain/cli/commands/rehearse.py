@@ -112,8 +112,6 @@ def _whole(given: SubmitOptions) -> Run:
 
 
 def _is_job(what: str) -> bool:
-    """Return whether the text names a job and not a run: whether it is `bundled:NAME` or a file, or looks like a
-    path."""
     like_file = Path(what).suffix.lower() in SUFFIXES or ("/" in what and "://" not in what)
     return what.startswith(BUNDLED) or like_file or Path(what).is_file()
 

@@ -147,11 +147,8 @@ def _job_text(path: Path, script: Path, name: str) -> str:
 
 
 def _distribution(script: Path) -> str:
-    """Return the `distribution` line of the job file, chosen by the script's imports.
-
-    The line is for torch if the script cannot be read, and a comment if the script imports no library for distributed
-    training.
-    """
+    """The line is for torch if the script cannot be read, and a comment if it imports no library for distributed
+    training."""
     from cloudtrain.job.script import distribution_of
 
     try:

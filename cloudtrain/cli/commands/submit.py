@@ -118,7 +118,6 @@ def _send(
 
 
 def _upload(file: JobFile, target: Where, given: SubmitOptions, *, as_json: bool) -> None:
-    """Upload code and data, and print their destinations on stdout."""
     with listening(say):
         plan = ct.upload(
             file.work, target, profile=given.profile, ignore=list(given.ignore or ()), place_of=file.place_of,
@@ -132,8 +131,7 @@ def _upload(file: JobFile, target: Where, given: SubmitOptions, *, as_json: bool
 
 
 def show_plan(plan: Plan) -> None:
-    """Show the plan's summary and findings on stderr. A plan with errors is not shown, because the error message lists
-    its findings."""
+    """A plan with errors is not shown, because the error message lists its findings."""
     if not plan.errors:
         show(plan.document(whole=False), sys.stderr)
         sys.stderr.write("\n")

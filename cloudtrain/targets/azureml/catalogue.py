@@ -46,17 +46,12 @@ CURATED = (
     Curated("pytorch", "2.8", "acpt-pytorch-2.8-cuda12.6", _EXAMPLES),
     Curated("tensorflow", "2.16", "tensorflow-2.16-cuda12", _EXAMPLES),
 )
-"""The known curated environments, the newest of each framework first.
-
-Only environments seen in use are listed; use the id of any other.
-"""
+"""The known curated environments, the newest of each framework first. Only environments seen in use are listed; use the
+id of any other."""
 
 
 def curated_environment(framework: str, version: str | None) -> Curated | None:
-    """Return the environment of a framework's version, such as `2.8` or `2.8.0`; None if none is known.
-
-    If the version is None, the framework's newest environment is returned.
-    """
+    """`version` is like `2.8` or `2.8.0`. Without one, return the framework's newest environment."""
     for row in CURATED:
         if row.framework == framework and (version is None or f"{version}.".startswith(f"{row.version}.")):
             return row
@@ -176,9 +171,7 @@ def overlay_of(
 
 
 def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source: str) -> Cells:
-    """`size` comes from `vmSizes`, and `said` from Microsoft.Compute's capabilities; `source` names the origin of the
-    facts.
-    """
+    """`size` comes from `vmSizes`, and `said` from Microsoft.Compute's capabilities; `source` is their origin."""
     cells: Cells = {"source": source}
     counts: dict[str, Any] = {"vcpus": size.get("vCPUs"), "gpus": size.get("gpus")}
     cells |= {column: int(value) for column, value in counts.items() if _is_count(value)}
@@ -195,9 +188,7 @@ def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source
 
 
 def _fabric(name: str, said: Mapping[str, str], source: str) -> Cells:
-    """Return the InfiniBand facts in `said`, Microsoft.Compute's capabilities. If there are none, guess them from the
-    size's name.
-    """
+    """The InfiniBand facts come from `said`, Microsoft.Compute's capabilities, or else from the size's name."""
     told = said.get("rdmaenabled", "").casefold()
     guessed = guess(name)
     if told in ("true", "false"):
@@ -227,10 +218,8 @@ def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
 
 
 def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Map families, as `_family` writes them, to the vCPUs that the account may use at once on dedicated machines.
-
-    Negative limits, which mean unlimited, are left out.
-    """
+    """Map families to the vCPUs that the account may use at once on dedicated machines. A negative limit, which means
+    unlimited, is left out."""
     quotas: dict[str, int] = {}
     for usage in usages:
         name = usage.get("name") or {}
@@ -243,10 +232,7 @@ def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _family(words: str) -> str:
-    """Return one name for all spellings of a family.
-
-    `standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs` are the same family.
-    """
+    """`standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs` are the same family."""
     return _squeeze(words).partition("family")[0]
 
 

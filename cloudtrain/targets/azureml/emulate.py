@@ -55,8 +55,7 @@ LOOPBACK = "127.0.0.1"
 
 def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str) -> JobLayout:
     """Each instance has a different host address, because some tools count hosts. All processes listen at 127.0.0.1, on
-    free ports that are chosen when the job starts.
-    """
+    free ports that are chosen when the job starts."""
     data = f"{run_dir}/data"
     paths = {
         f"inputs.{name}": str(item.get("value", "")) if is_literal(item) else mounted_path(name, item, data)

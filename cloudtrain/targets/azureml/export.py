@@ -36,10 +36,8 @@ class Wordless(Exception):
 
 
 def part(table: Table, *, always: Collection[str] = ()) -> Convert:
-    """Return a function that converts a mapping, field by field, as `table` says. Fields outside `table` are refused.
-
-    So is a mapping that lacks a field in `always`, which the tool would add.
-    """
+    """Convert a mapping as `table` says. A field outside `table` is refused, and so is a mapping without a field in
+    `always`, which the tool would add."""
 
     def convert(value: Any) -> dict[str, Any]:
         fields = mapping(value)
@@ -180,9 +178,7 @@ _RENAMED_RESOURCES = {
 
 def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
     """Return the job with the fields of `command(...)` and of the YAML schema, such as `compute` and `limits.timeout`.
-
-    Inputs that are plain values become strings. Empty mappings that azure-ai-ml adds itself are left out.
-    """
+    Inputs that are plain values become strings. Empty mappings that azure-ai-ml adds itself are left out."""
     try:
         fields = _JOB(request["properties"])
         _check_command(fields["command"], fields["inputs"])
@@ -202,8 +198,7 @@ def _refusal(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetE
 def _id(value: Any) -> str:
     """azure-ai-ml sends complete ids and short names of curated environments unchanged, and resolves the label for an
     asset's newest version as `cloudtrain submit` does. For other texts, it would look something up or upload something
-    before it sends the job.
-    """
+    before it sends the job."""
     if not text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")):
         raise Wordless("")
     return write_label(value)
@@ -479,8 +474,7 @@ def _has_mode(item: Any) -> bool:
 
 def _yaml_job_id(written: str) -> str:
     """In YAML, ids of Azure Resource Manager and labels begin with `azureml:`. Anything else stays unchanged: a URI, a
-    short name that already has this prefix, or `serverless`.
-    """
+    short name that already has this prefix, or `serverless`."""
     plain = written.startswith("/subscriptions/") or (written.endswith("@latest") and ":" not in written)
     return f"azureml:{written}" if plain else written
 
@@ -499,8 +493,7 @@ def _dump(document: Mapping[str, Any]) -> str:
 
 def _scalar(dumper: Any, text: str) -> Any:
     """Newlines stay newlines. Other characters that YAML takes for line ends, and invisible characters, need double
-    quotes, because only double quotes can escape them.
-    """
+    quotes, because only double quotes can escape them."""
     style = '"' if visible_yaml(text) != text else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -510,10 +503,8 @@ def _scalar(dumper: Any, text: str) -> Any:
 
 class AzureMLExports:
     """Exports a plan to Azure's own tools. Everything is made from `plan.request`, the body that creates the job.
-
     Azure's own tools can start the job only when `plan.uploads` are in the workspace, such as the code and any
-    environment made of an image. A `cloudtrain submit` of the same code uploads them.
-    """
+    environment made of an image. A `cloudtrain submit` of the same code uploads them."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -564,10 +555,7 @@ class AzureMLExports:
         return yaml_job(self._job(), self._place, remark=self._needs if self._plan.uploads else "")
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Map the names of the export formats to functions that return the plan as a text in the format.
-
-        `az-cli`: YAML for the az command line. `python`: code for azure-ai-ml.
-        """
+        """`az-cli`: YAML for the az command line. `python`: code for azure-ai-ml."""
         return {"az-cli": self.to_yaml, "python": lambda: visible(self.to_python())}
 
     @property

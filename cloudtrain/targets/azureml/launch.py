@@ -30,10 +30,8 @@ _FILE_NAME = r"/paths/(?:.*/)?([^/]+)$|^(?!azureml:)\w+://.*/([^/?]+)(?:\?.*)?$"
 
 
 def service_paths(body: Body, data: str) -> dict[str, str]:
-    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command.
-
-    The text is a path in the folder `data`; with the mode `Direct`, the data's address; for a literal input, its value.
-    """
+    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command. The text is a path in the
+    folder `data`; with the mode `Direct`, the data's address; for a literal input, its value."""
     paths = {f"inputs.{name}": mounted_path(name, item, data) for name, item in body.inputs.items()}
     paths |= {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
     for kind, places in (("inputs", body.inputs), ("outputs", body.outputs)):
@@ -58,11 +56,8 @@ def mounted_path(name: str, item: Mapping[str, Any], data: str) -> str:
 
 
 def fill_command(body: Body, paths: Mapping[str, str]) -> str:
-    """Return the command with every reference replaced by its text in `paths`; other references stay unchanged.
-
-    Values of literal inputs are inserted unchanged, as the service does. Every other text is escaped to fit the quotes
-    around its reference, so that the script gets even a path with spaces as one argument.
-    """
+    """Values of literal inputs are inserted unchanged, as the service does. Every other text in `paths` is escaped to
+    fit the quotes around its reference, so that the script gets even a path with spaces as one argument."""
     literals = {f"inputs.{name}" for name, item in body.inputs.items() if is_literal(item)}
     command, parts, end, quotes = body.command, [], 0, _Quotes()
     for reference in find_references(command):
@@ -237,9 +232,7 @@ class Rank(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The processes of one role. `spread` lists the instances, each with its number of processes of this role.
-    `make(n)` returns process `n`, counted from 0.
-    """
+    """The processes of one role. `spread` lists pairs of an instance and its number of them; `make` counts from 0."""
 
     role: str
     spread: tuple[tuple[int, int], ...]
@@ -382,8 +375,7 @@ def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
 
 def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
     """AZ_BATCH_* are set only if the job has several instances, as documented. Microsoft's DeepSpeed example relies on
-    their absence from jobs with one instance.
-    """
+    their absence from jobs with one instance."""
     variables = {
         "AZUREML_CR_EXECUTION_WORKING_DIR_PATH": layout.code[instance],
         "AZUREML_CR_NODE_RANK": str(instance),
@@ -400,8 +392,7 @@ def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
 
 def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
     """`rank` in AZUREML_CR_DISTRIBUTED_CONFIG is the instance's number. On Kubernetes, Azure ML writes the name of a
-    variable instead.
-    """
+    variable instead."""
     config = {"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps({"rank": instance, "host_list": list(layout.hosts)})}
     if not layout.is_multi:
         return config

@@ -64,8 +64,7 @@ def _deepspeed(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
 
 def _tensorflow(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
     """By default the service starts one worker on each instance. With parameter servers, the body always contains the
-    number of workers, because the service would also start workers on the servers' instances.
-    """
+    number of workers, because the service would also start workers on the servers' instances."""
     assert isinstance(job.distribution, TensorFlow)
     servers = (job.distribution.parameter_servers or 1) if job.distribution.strategy == "parameter_server" else 0
     workers = job.distribution.workers or (max(1, machines.count - servers) if servers else None)
@@ -123,10 +122,7 @@ LATEST = "latest"
 """The only label that Azure ML's own tools look up."""
 
 _CURATED = "AzureML-"
-"""Matches names of Microsoft's own environments.
-
-Their short names are sent unchanged, because the service knows them.
-"""
+"""The names of Microsoft's own environments. They are sent unchanged, because the service knows them."""
 
 UNNAMED = "cloudtrain"
 """Name of all environments that a job defines without a name. Their version is a hash of the definition."""
@@ -142,9 +138,7 @@ def code_id(workspace_id: str, sha256: str) -> str:
 
 def compute_id(workspace_id: str, compute: str) -> str:
     """Return the id of a compute of the workspace. `serverless` counts as a compute, as in Azure ML's tools.
-
-    `virtualClusters/NAME` is a compute outside the workspace. Complete ids stay unchanged.
-    """
+    `virtualClusters/NAME` is a compute outside the workspace. Complete ids stay unchanged."""
     plain = compute.removeprefix(_PREFIX)
     if plain.startswith("/subscriptions/"):
         return plain
@@ -159,11 +153,8 @@ def is_virtual_cluster(compute: str) -> bool:
 
 
 def asset_id(workspace_id: str, written: str, kind: str) -> str | None:
-    """Return the id of `azureml:name:version` or `azureml:name@latest`; ids and URIs stay unchanged.
-
-    Returns None for anything else, including an asset without a version: `azureml:foo` does not mean version `foo` of
-    an asset `azureml`. `kind` is the collection: `environments`, `data`, `models`.
-    """
+    """Return the id of `azureml:name:version` or `azureml:name@latest`; ids and URIs stay unchanged. None for anything
+    else: `azureml:foo` does not mean version `foo` of an asset `azureml`. `kind`: `environments`, `data`, `models`."""
     plain = written.removeprefix(_PREFIX)
     if plain.startswith("/subscriptions/"):
         return plain
@@ -183,10 +174,8 @@ def asset_id(workspace_id: str, written: str, kind: str) -> str | None:
 
 
 class Labelled(NamedTuple):
-    """The newest version of an asset of a workspace: `.../environments/mine/labels/latest`.
-
-    `thing` is the ARM id without version: `.../environments/mine`.
-    """
+    """The newest version of an asset of a workspace: `.../environments/mine/labels/latest`. `thing` is the ARM id
+    without version: `.../environments/mine`."""
 
     thing: str
     kind: str
@@ -194,10 +183,8 @@ class Labelled(NamedTuple):
 
 
 def parse_label(written: object) -> Labelled | None:
-    """Return the asset of an id that ends with the label `latest`.
-
-    Returns None for other ids, and for ids of registries, whose labels the service itself resolves.
-    """
+    """Return the asset of an id that ends with the label `latest`. Returns None for other ids, and for ids of
+    registries, whose labels the service itself resolves."""
     match = _LABELLED.fullmatch(written) if isinstance(written, str) else None
     return Labelled(match["thing"], match["kind"], match["name"]) if match else None
 
@@ -208,9 +195,7 @@ def is_label(written: str) -> bool:
 
 def asset_meant(written: str) -> tuple[str, str | None] | None:
     """Guess the name and version in a misspelt reference, such as `azureml:azureml:foo:2`; None if that is impossible.
-
-    The version is None if the reference has none, such as `azureml:foo`.
-    """
+    The version is None if the reference has none, such as `azureml:foo`."""
     match = _MEANT.fullmatch(written)
     return (match["name"], match["version"]) if match else None
 
@@ -229,12 +214,9 @@ _OF_KUBERNETES = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 
 def is_own_type(compute: str, name: str) -> bool:
-    """Return whether the compute defines its own instance types, of which the job must name one.
-
-    On a Kubernetes cluster a type is an object of the cluster, such as `gpu-large`; on a virtual cluster it has a name
-    like `Singularity.ND40rs_v2`. An Azure ML cluster has only one type, a VM size; the job may name the size that it
-    expects. `name` is the job's instance type, whose form shows whether the cluster is a Kubernetes cluster.
-    """
+    """Whether the job must name one of the compute's own types: an object of a Kubernetes cluster, such as `gpu-large`,
+    or `Singularity.ND40rs_v2` of a virtual cluster. An Azure ML cluster has one type, a VM size, which the job may
+    name. Only the form of `name`, the job's type, shows whether the cluster is a Kubernetes cluster."""
     return is_virtual_cluster(compute) or _OF_KUBERNETES.fullmatch(name) is not None
 
 

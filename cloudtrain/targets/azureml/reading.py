@@ -62,7 +62,6 @@ class Body:
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """The fields that describe the job."""
         return mapping_at(self.request, "properties")
 
     def mapping(self, *keys: str) -> Mapping[str, Any]:
@@ -91,17 +90,13 @@ class Body:
     @property
     def kind(self) -> str:
         """The distribution's type: `PyTorch`, `Mpi`, `TensorFlow` or `Ray`; empty if the service starts one process.
-
-        The API takes the type in upper or lower case.
-        """
+        The API takes the type in upper or lower case."""
         kind = str(self.distribution.get("distributionType") or "")
         return KINDS.get(kind.casefold(), kind)
 
     @property
     def processes_per_instance(self) -> int:
-        """The number of processes on each instance. Default: one, even with several GPUs, as documented for
-        PyTorch.
-        """
+        """Default: one, even with several GPUs, as documented for PyTorch."""
         return positive_count(self.distribution.get("processCountPerInstance")) or 1
 
     @property
@@ -175,14 +170,11 @@ class Body:
 
     @property
     def environment(self) -> str:
-        """The id of the environment."""
         return str(self.properties.get("environmentId") or "")
 
     @property
     def variables(self) -> dict[str, str]:
-        """The job's own environment variables. The service replaces references only in the command, not in
-        variables.
-        """
+        """The service replaces references only in the command, not in variables."""
         return {name: str(value) for name, value in self.mapping("environmentVariables").items()}
 
     @property
@@ -207,9 +199,7 @@ def machines_in(body: Body, job: MachineGroup, account: AzureMLAccount) -> Machi
 
 def distribution_in(job: TrainingJob, body: Body) -> Distribution:
     """Return the distribution in the body, close to the job's own wording. It is the job's, unless overrides change it.
-
-    An MPI distribution without a count, which AZ302 reports, keeps the job's.
-    """
+    An MPI distribution without a count, which AZ302 reports, keeps the job's."""
     if not is_written(overrides_of(job, "azureml"), "distribution"):
         return job.distribution
     count = positive_count(body.distribution.get("processCountPerInstance"))
@@ -257,20 +247,15 @@ class AzureMLReading(Reading):
 
     def place(self, keys: tuple[str, ...], field: ValuePath = ()) -> ValuePath:
         """Return the path of the setting that determines the body's field `keys`: an override, or else the job's
-        `field`.
-
-        `field` is empty for settings of the target, which are not part of the job.
-        """
+        `field`, which is empty for settings of the target."""
         return self.overridden(*keys) or field
 
     @property
     def count_path(self) -> ValuePath:
-        """The path of the field that sets the job's number of instances."""
         return self.place(("resources", "instanceCount"), ("resources", "instance_count"))
 
     @cached_property
     def group(self) -> MachineGroup:
-        """The job's machines."""
         is_named_by_job = not self.body.instance_type and self.body.compute is not None
         job = machines_of(self.job, self.account) if is_named_by_job else MachineGroup("", 0, None)
         machines = machines_in(self.body, job, self.account)
@@ -293,16 +278,13 @@ class AzureMLReading(Reading):
 
     @cached_property
     def environment_name(self) -> str:
-        """The environment's name for messages: its image, or else the name in its id, such as
-        `acpt-pytorch-2.8-cuda12.6`.
-        """
+        """For messages: the image, or else the name in the id, such as `acpt-pytorch-2.8-cuda12.6`."""
         parts = self.body.text("environmentId").split("/")
         named = parts[parts.index("environments") + 1] if "environments" in parts[:-1] else parts[-1]
         return self.image or named
 
     @property
     def environment_path(self) -> ValuePath:
-        """The path of the field that sets the job's environment."""
         environment = self.job.environment
         field = "azureml" if environment.of("azureml") else "image" if environment.image else "framework"
         return self.place(("environmentId",), ("environment", field))
@@ -388,11 +370,9 @@ _CONTAINER = re.compile(r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<account>
 
 
 def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
-    """Split an address into parts, which are the same for every address of the same data.
-
-    For example, a datastore's address may or may not include the workspace of `account`, and a container has `https:`,
-    `wasbs:` and `abfss:` addresses.
-    """
+    """Split an address into parts, which are the same for every address of the same data. For example, a datastore's
+    address may or may not include the workspace of `account`, and a container has `https:`, `wasbs:` and `abfss:`
+    addresses."""
     if match := _DATASTORE.fullmatch(uri):
         own = (account.subscription_id, account.resource_group, account.workspace)
         named = (match["subscription"], match["group"], match["workspace"])

@@ -78,8 +78,7 @@ class AzureML(TargetSettings):
     """`AzureCloud`, `AzureUSGovernment`, `AzureChinaCloud`, or one that `ARM_CLOUD_METADATA_URL` lists."""
     compute: str | None = None
     """Name of a compute cluster, whose instance type the service then uses; of an attached one (Kubernetes), for which
-    the job names the instance type; `virtualClusters/NAME`; or `serverless`.
-    """
+    the job names the instance type; `virtualClusters/NAME`; or `serverless`."""
     experiment: str | None = None
     """The experiment. Default: the job's name."""
     display_name: str | None = None
@@ -143,10 +142,7 @@ def az_folder(environ: Mapping[str, str]) -> Path:
 
 
 def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
-    """Return the subscriptions that az is logged in to, from its `azureProfile.json` in `folder`.
-
-    `az logout` removes them from this file.
-    """
+    """They stand in `azureProfile.json` of az's `folder`, until `az logout` removes them."""
     rows = mapping_in(folder / "azureProfile.json").get("subscriptions")
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
@@ -227,11 +223,8 @@ def examine(settings: AzureML, account: AzureMLAccount) -> str:  # noqa: ARG001 
 
 
 def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> AzureMLAccount:
-    """Missing settings come from the nearest `config.json` in `folder` or above, and from the defaults of `az`.
-
-    Raises:
-        SettingsError: the settings would come from a `config.json` that another user could have written.
-    """
+    """Missing settings come from the nearest `config.json` in `folder` or above, and from the defaults of `az`. Raises
+    `SettingsError` if another user could have written that file."""
     known = {name: value for name in PLACEHOLDERS if (value := getattr(target, name))}
     file, configured = _config(folder) if len(known) < len(PLACEHOLDERS) else (None, {})
     fits = _agree(known, configured)
@@ -284,8 +277,7 @@ def _workspace_in(content: bytes) -> dict[str, str]:
 
 def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
     """Read what `az configure --defaults group=... workspace=...` and `az account set` have stored. The environment
-    variables of az take precedence.
-    """
+    variables of az take precedence."""
     folder = az_folder(environ)
     defaults = dict(_section(folder / "config", "defaults"))
     found = {
@@ -316,10 +308,8 @@ def _section(file: Path, name: str) -> Mapping[str, str]:
 
 
 class AccountRef(NamedTuple):
-    """A workspace, its cloud and the kind of credential.
-
-    If `cloud` is None, environment variables name the cloud; if `credential` is None, any credential is used.
-    """
+    """A workspace, its cloud and the kind of credential. If `cloud` is None, environment variables name the cloud; if
+    `credential` is None, any credential is used."""
 
     subscription_id: str
     resource_group: str
@@ -329,11 +319,7 @@ class AccountRef(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> AccountRef:
-        """Parse the text that `AzureMLAccount.place` wrote.
-
-        Raises:
-            UsageError: the text does not have that form.
-        """
+        """Parse the text that `AzureMLAccount.place` wrote. Raises `UsageError` if it has another form."""
         credential, _, rest = text.rpartition("@")
         parts = [unquote(part) for part in rest.split(":")]
         if len(parts) not in (3, 4) or not all(parts):

@@ -21,12 +21,8 @@ from cloudtrain.targets.contract import BundleWriter
 
 
 def put_archive(archive: Path, bundle: BundleWriter) -> bool:
-    """Write the bundle's archive. Return False if it already exists unchanged.
-
-    Raises:
-        OSError: the archive cannot be written.
-        SourceChanged: a source file changed after cloudtrain had read it.
-    """
+    """Return False if the archive exists unchanged. Raises `SourceChanged` if a source file changed after cloudtrain
+    had read it, and `OSError`."""
     note = archive.with_name(f"{archive.name}.whole")
     if _stamp(archive) is not None and _stamp(archive) == _read(note):
         os.utime(archive.parent)  # `prune` removes archives that no submit has used for a day
@@ -74,11 +70,8 @@ _HINT = "nothing was written; copy a part of it, such as one file, or copy it by
 
 @contextmanager
 def landing(destination: Path, *, odd_names: bool = False) -> Iterator[Staging]:
-    """Yield a `Staging`, which creates the folder `destination` and collects files for it. `Staging.move` moves all
-    these files into the folder, or none of them.
-
-    `odd_names`: allow control characters in file names.
-    """
+    """Yield a `Staging` for files of the folder `destination`, which is created. `Staging.move` moves all of them into
+    the folder, or none. `odd_names`: allow control characters in file names."""
     with Staging(destination, odd_names=odd_names) as staging:
         try:
             yield staging
@@ -143,8 +136,7 @@ def _find(path: str, places: Mapping[str, Places]) -> list[Path]:
 
 
 def _files(places: Places) -> Iterator[tuple[str, Path]]:
-    """Yield the relative path and the path of each file below the folders. If two files have the same relative
-    path, the later one is used."""
+    """Of two files with the same relative path, the later one is used."""
     from cloudtrain.runtime.atomic import ASIDE
 
     for place in places:

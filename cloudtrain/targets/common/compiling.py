@@ -58,7 +58,6 @@ def resolve_hyperparameters(hyperparameters: Mapping[str, Any], paths: Mapping[s
 
 
 def has_bare_flags(job: TrainingJob) -> bool:
-    """Return whether the script gets a flag without a value, such as `--verbose`."""
     return job.bare_flags and any(isinstance(value, bool) for value in job.hyperparameters.values())
 
 

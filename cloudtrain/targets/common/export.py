@@ -70,8 +70,7 @@ def build(program: Program, **objects: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def build_arguments(program: Program) -> dict[str, Any]:
-    """Return the arguments of the program's `method`, without executing the rest. These arguments must not refer
-    to variables."""
+    """These arguments of the program's `method` must not refer to variables."""
     arguments: dict[str, Any] = _make(program.arguments, {}, program.extra)
     return arguments
 
@@ -109,15 +108,13 @@ class Fields:
         return place.pop(name, default)
 
     def take_if(self, path: str, expected: Any) -> bool:
-        """Mark the field as used if it has the value `expected`. Return whether it has this value. A field with another
-        value stays unused, so that it is reported if the SDK has no equivalent."""
+        """A field with another value stays unused, so that it is reported if the SDK has no equivalent."""
         value = self.take(path)
         if value is not None and value != expected:
             self.put_back(path, value)
         return bool(value == expected)
 
     def put_back(self, path: str, value: Any) -> None:
-        """Give the field this value, and mark it as unused."""
         *parents, name = path.split(".")
         place = self._unused
         for parent in parents:

@@ -36,17 +36,14 @@ def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def visible_ids(text: str) -> tuple[str, ...]:
-    """Return the GPU ids in a value of CUDA_VISIBLE_DEVICES.
-
-    As in CUDA, an empty value means no GPUs, and the ids after `-1` are ignored.
-    """
+    """Parse a value of CUDA_VISIBLE_DEVICES. As in CUDA, an empty value means no GPUs, and the ids after `-1` are
+    ignored."""
     ids = [part.strip() for part in text.split(",")]
     end = next((index for index, part in enumerate(ids) if part in _END), len(ids))
     return tuple(ids[:end])
 
 
 def present_gpus(devices: str | os.PathLike[str]) -> int:
-    """Return the number of GPU device files, such as `/dev/nvidia0`."""
     try:
         return sum(1 for name in os.listdir(devices) if _DEVICE.fullmatch(name))  # noqa: PTH208 - no pathlib here
     except OSError:

@@ -20,10 +20,7 @@ from cloudtrain.targets.common.specification import LaunchSpecification
 
 
 class LocalAccount(NamedTuple):
-    """The local target's account: the folder of its runs, this machine's CPUs and GPUs, and the programs that it uses.
-
-    All paths are absolute.
-    """
+    """The folder of the runs, this machine's CPUs and GPUs, and its programs. All paths are absolute."""
 
     state_dir: str
     python: str
@@ -45,13 +42,11 @@ class LocalAccount(NamedTuple):
         return f"{self.state_dir}/runs/{run_name}"
 
     def archive(self, bundle: Bundle) -> str:
-        """Return the path of the archive with the user's code."""
         return f"{self.state_dir}/bundles/{bundle.sha256}/sourcedir.tar.gz"
 
 
 class LocalSettings(Protocol):
-    """The settings of the local target that an emulation needs; its model, which no other target may import, describes
-    them."""
+    """The settings that an emulation needs; their model, which no other target may import, describes them."""
 
     @property
     def python(self) -> str | None: ...
@@ -91,8 +86,7 @@ def local_plan(
 
 
 def local_outputs(specification: LaunchSpecification) -> dict[str, str]:
-    """Map each output to the folder that the run writes to. If several instances have a folder for the output, return
-    the first instance's folder."""
+    """If several instances have a folder for the output, return the first instance's folder."""
     return {name: str(folders[0]) for name, folders in specification.downloads().items() if name != "logs"}
 
 
@@ -111,11 +105,8 @@ def cpu_count() -> int:
 
 
 def find_mpirun(python: str, environ: Mapping[str, str]) -> str | None:
-    """Return the path of mpirun; None if it is not installed.
-
-    It is searched beside the interpreter `python`, where `pip` and `conda` install it, then on the PATH, then beside
-    the interpreter that runs cloudtrain.
-    """
+    """Return the path of mpirun: beside the interpreter `python`, where `pip` and `conda` install it, then on the PATH,
+    then beside the interpreter that runs cloudtrain."""
     path = environ.get("PATH", os.defpath)
     for folders in (_folder_of(python, path), path, _folder_of(sys.executable, path)):
         program = shutil.which("mpirun", path=folders)

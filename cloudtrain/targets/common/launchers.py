@@ -172,11 +172,9 @@ def tf_configs(all_tasks: Sequence[tuple[str, int]]) -> Iterator[str]:
 
 
 def agent_env(*, grace_period: int) -> dict[str, str]:
-    """Return the environment variables of every agent. `grace_period` is in seconds.
-
-    TORCH_ELASTIC_SHUTDOWN_TIMEOUT is the time in seconds that ranks have to exit after the agent passes on SIGTERM;
-    default: 30. The flag `--shutdown-timeout` is not used, because older versions of torch refuse it.
-    """
+    """Return the environment variables of every agent. `grace_period` is in seconds. TORCH_ELASTIC_SHUTDOWN_TIMEOUT is
+    the time in seconds that ranks have to exit after the agent passes on SIGTERM; default: 30. The flag
+    `--shutdown-timeout` is not used, because older versions of torch refuse it."""
     return {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_period)}
 
 
@@ -219,13 +217,8 @@ def torchrun_ranks(
     where: Sequence[int] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Alike:
-    """Return the processes that the agents start, with the variables that a script can rely on.
-
-    Args:
-        program: the script and its arguments, or any other command.
-        instance_count: number of agents.
-        where: the instance of each agent. Default: agent N is on instance N.
-        env: additional variables for all processes.
+    """Return the processes that the agents start, with the variables that a script can rely on. `program`: the script
+    and its arguments, or any other command. `where`: the instance of each agent; by default agent N is on instance N.
     """
     argv = (python, "-u", *program) if _is_python(program) else tuple(program)
     places = range(instance_count) if where is None else where

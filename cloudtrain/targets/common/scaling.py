@@ -47,12 +47,9 @@ def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
 
 
 def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """Return the size that the job has on this machine. Numbers that `target` sets are used exactly. The job's numbers
-    are reduced to the machine's capacity.
-
-    The capacity is the number of GPUs, or of CPUs on a machine without GPUs. Processes are reduced before instances, so
-    that a job with several instances still runs with several.
-    """
+    """Numbers that `target` sets are used exactly. The job's numbers are reduced to the machine's capacity: its GPUs,
+    or its CPUs if it has no GPUs. Processes are reduced before instances, so that a job with several instances still
+    runs with several."""
     requested = requested_size(job, machine)
     capacity = machine.gpus or machine.cpus
     if target.instance_count is not None:
@@ -83,8 +80,8 @@ def requested_tasks(job: TrainingJob) -> Tasks:
 
 
 def local_tasks(job: TrainingJob, target: LocalSettings, machine: Machine) -> Tasks:
-    """Return the tasks that run on this machine. The target's `instance_count` sets the number of workers exactly. By
-    default, the job's workers and servers are each reduced to the machine's capacity."""
+    """`instance_count` of the target sets the workers exactly. The job's workers and servers are each reduced to the
+    machine's capacity."""
     requested = requested_tasks(job)
     if target.instance_count is not None:
         return _tasks(target.instance_count, requested.servers)
@@ -155,8 +152,7 @@ Each process is a separate Python process on this machine."""
 
 
 def _size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """Return the numbers of instances and processes for this machine. The job's numbers are reduced to the limits of an
-    emulation. Numbers that `target` sets are used exactly."""
+    """Numbers that `target` sets are used exactly. The job's are also reduced to the limits of an emulation."""
     size = _fitting(job, target, machine)
     instances = size.instances if target.instance_count else min(size.instances, MOST_INSTANCES)
     most = size.processes_per_instance if target.processes_per_instance else max(1, MOST_PROCESSES // instances)
@@ -205,10 +201,7 @@ def _input_problems(name: str, item: Input) -> Iterator[Problem]:
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the first problem of each field, and all problems without a field.
-
-    An emulation first collects the problems with this machine, then those with the service. The service's problems are
-    left out for each field that this machine has already refused.
-    """
+    """Return the first problem of each field, and all problems without a field. An emulation collects the problems with
+    this machine first; those with the service are left out for each field that this machine has already refused."""
     first = {problem.path: problem for problem in reversed(problems)}
     return [problem for problem in problems if first[problem.path] is problem or not problem.path]

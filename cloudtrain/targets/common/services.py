@@ -31,10 +31,8 @@ def check_timeout() -> float:
 
 
 class Deadline(Generic[T]):
-    """One deadline for several queries.
-
-    The queries run in daemon threads, so that the process can exit although a query still waits for its answer.
-    """
+    """One deadline for several queries. They run in daemon threads, so that the process can exit although a query still
+    waits for its answer."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -93,8 +91,7 @@ class Log(Protocol):
     def streams(self) -> Sized: ...
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines written since the last call. If an error occurs in between, no line is lost or
-        repeated."""
+        """Yield the lines since the last call. After an error, no line is lost or repeated."""
         ...
 
 
@@ -192,8 +189,7 @@ def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
 
 
 def own_value(text: Any) -> Any:
-    """Convert a hyperparameter from the service's JSON text to the value that the script gets. Anything that is not
-    JSON text is returned unchanged."""
+    """Anything that is not JSON text is returned unchanged."""
     try:
         return json.loads(text) if isinstance(text, str) else text
     except ValueError:

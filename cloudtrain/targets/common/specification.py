@@ -21,11 +21,8 @@ _OUTPUT = "CLOUDTRAIN_OUTPUT_"
 
 @dataclass(frozen=True)
 class CodePlace:
-    """The location of the bundle, the hash of its content, and the folder to unpack it into.
-
-    `directory` is None if the launchers of emulated hosts unpack the bundle. `copies` are further folders to unpack it
-    into, for emulations.
-    """
+    """The bundle, the hash of its content, and the folder to unpack it into: None if the launchers of emulated hosts
+    unpack it. `copies` are further folders to unpack it into, for emulations."""
 
     archive: str
     sha256: str
@@ -59,12 +56,9 @@ class Link:
 
 @dataclass(frozen=True)
 class StartedProcess:
-    """One process that the supervisor starts. `rank` is None for a launcher.
-
-    `signal` selects the processes that get SIGTERM first: `leader` (the started process, which passes SIGTERM on),
-    `group` (its whole process group) or `ranks` (the ranks that it has started).
-    `directory` is the working directory; None for the folder of the code.
-    """
+    """One process that the supervisor starts. `rank` is None for a launcher. `signal` selects the processes that get
+    SIGTERM first: `leader` (the started process, which passes SIGTERM on), `group` (its whole process group) or `ranks`
+    (the ranks that it has started). `directory` is the working directory; None for the folder of the code."""
 
     instance: int
     role: str
@@ -76,16 +70,13 @@ class StartedProcess:
 
     @classmethod
     def of(cls, process: "Process", signal: str, directory: str | None = None) -> "StartedProcess":
-        """Convert a process of the plan to a process to start."""
         return cls(process.instance, process.role, process.rank, process.argv, process.env, signal, directory)
 
 
 @dataclass(frozen=True)
 class QueueNeed:
-    """The slots that a run waits for: `count` of the GPUs in `gpus`, or of the machine's CPU slots if `gpus` is empty.
-
-    `slots` is the number of the machine's CPU slots. Runs with a higher `priority` start before others.
-    """
+    """A run waits for `count` of the GPUs in `gpus`, or of the machine's CPU `slots` if `gpus` is empty. Runs with a
+    higher `priority` start before others."""
 
     count: int
     gpus: tuple[str, ...] = ()
@@ -158,11 +149,7 @@ class LaunchSpecification:
 
     @classmethod
     def from_json(cls, data: object) -> "LaunchSpecification":
-        """Read a specification from the output of `to_json`.
-
-        Raises:
-            ValueError: the data is damaged; the message names the position.
-        """
+        """Raises `ValueError` if the data is damaged; the message names the position."""
         read: LaunchSpecification = _read(cls, data, "")
         return read
 
@@ -172,8 +159,7 @@ class LaunchSpecification:
         return {name: content[name] for name in sorted(content, key=last.__contains__)}
 
     def downloads(self) -> "dict[str, tuple[Path, ...]]":
-        """Return the folders of each download by name. A download of several folders combines their contents, because
-        an emulated job writes its model on every host."""
+        """A download of several folders combines them, because an emulated job writes its model on every host."""
         from pathlib import Path
 
         places = self.places
@@ -189,7 +175,7 @@ class LaunchSpecification:
 
 
 def _json_of(value: "Any") -> "Any":
-    """Return a value as JSON data. Fields with their default values are left out."""
+    """Fields with their default values are left out."""
     if isinstance(value, tuple):
         return [_json_of(item) for item in value]
     if isinstance(value, dict):

@@ -31,11 +31,8 @@ def run_concurrently(
     count: int, work: Callable[[Item, Check], Result], items: Iterable[Item], check: Check = lambda: None
 ) -> list[Result]:
     """Call `work(item, check)` for each item, up to `count` calls at the same time. Return the results in order.
-
-    Args:
-        check: a function that raises an error if an enclosing operation was cancelled. Each call of `work` gets
-            a function that raises this error too, and also an error if another call has failed.
-    """
+    `check` raises an error if an enclosing operation was cancelled. Each call of `work` gets a function that raises
+    this error too, and also an error if another call has failed."""
     ended = Event()
 
     def goes_on() -> None:
@@ -77,7 +74,7 @@ class Storage(NamedTuple):
 
 
 def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> bool:
-    """Upload the missing files. Return False if all files are already in storage."""
+    """Return False if all files are already in storage."""
     sizes = storage.sizes()
     if len(sizes) == item.file_count and sum(sizes.values()) == item.size:
         return False
@@ -131,8 +128,7 @@ def _changed(item: Upload) -> UnreadableData:
 def _counting(
     data: LocalData, missing: list[DataFile], on_bytes: ByteProgress | None
 ) -> Callable[[DataFile, int], None]:
-    """Return a function that takes a file and the number of its bytes sent so far, and calls `on_bytes` with the total
-    of all files. Files already in storage count as sent."""
+    """The returned function takes a file and the bytes of it sent so far. Files already in storage count as sent."""
     sent, lock = dict.fromkeys((file.path for file in missing), 0), Lock()
     sent_of_all = data.size - sum(file.size for file in missing)
 
@@ -148,8 +144,7 @@ def _counting(
 
 
 def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of the files below `folder`, by their paths relative to it. `names` maps the full names in a
-    storage listing to sizes. Entries for folders are left out."""
+    """`names` maps the full names in a storage listing to sizes. Entries for folders are left out."""
     prefix = folder.rstrip("/") + "/"
     return {
         name[len(prefix) :]: size

@@ -103,7 +103,6 @@ class _RunLayout:
         return [*shell, self.job.entry_point, *arguments_of(self.job, self.paths)]
 
     def direct_program(self) -> list[str]:
-        """Return the program, preceded by the Python interpreter if it is a Python script."""
         program = self.program()
         return [self.python, "-u", *program] if program[0].endswith(".py") else program
 
@@ -327,8 +326,7 @@ def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]
 
 
 def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
-    """Yield a problem for too many TensorFlow tasks. Only `instance_count` of the target's settings can cause it,
-    because cloudtrain reduces the job's own numbers to the capacity of this machine."""
+    """Only `instance_count` of the settings can cause it: the job's own numbers are reduced to this machine."""
     workers, servers = local_tasks(job, target, account.machine)
     if workers + servers > MOST_TASKS:
         message = f"{workers:,} workers and {servers:,} parameter servers are too many for this machine: at most "

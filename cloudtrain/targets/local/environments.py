@@ -46,12 +46,8 @@ _ASIDES = ("[notice]", "WARNING:", "warning:", "hint:")
 
 
 def provide(environment: BuiltEnvironment, code: CodePlace, environ: Mapping[str, str]) -> None:
-    """Build `environment` from the requirements file in `code`, unless it exists.
-
-    Raises:
-        TargetError: the environment cannot be built; the message is the installer's last output.
-        OSError: the environment cannot be written.
-    """
+    """Build `environment` from the requirements file in `code`, unless it exists. Raises `TargetError` if it cannot be
+    built; the message is the installer's last output."""
     link = Path(environment.folder)
     if _is_whole(link):
         return
@@ -124,8 +120,7 @@ def _leads_to(source: Path, place: Path) -> bool:
 
 
 def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -> None:
-    """Make the packages of the base interpreter `python`, which runs in `folder`, importable in the environment
-    `place`."""
+    """Make the packages of the interpreter `python`, which runs in `folder`, importable in the environment `place`."""
     answer = subprocess.run(
         [python, "-c", _BASE], cwd=folder, env=dict(environ), capture_output=True, text=True, check=False
     )
@@ -140,7 +135,6 @@ def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -
 def _run(
     argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: TextIO, environment: BuiltEnvironment
 ) -> None:
-    """Run one command of the build in `folder`. Write its output to `log`, and show its progress lines to the user."""
     last = ""
     with subprocess.Popen(
         argv, cwd=folder, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -94,11 +94,7 @@ class RunFolder:
 
     def write_status(self, status: dict[str, Any]) -> None:
         """Replace the status file in one atomic step. On a full disk, overwrite the old file with a short status, which
-        needs no additional space.
-
-        Raises:
-            OSError: even the short status could not be written.
-        """
+        needs no additional space. Raises `OSError` if even that cannot be written."""
         temporary = f"{self.status}.{os.getpid()}.{get_native_id()}"
         try:
             with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
@@ -123,8 +119,7 @@ class RunFolder:
             os.close(descriptor)
 
     def read_preempted(self) -> dict[str, Any] | None:
-        """Return the marker that the script's runtime wrote when it saved and exited early: `step` and `signal`, if
-        known. Return None if it wrote no marker."""
+        """The marker that the script's runtime wrote when it saved and exited early: `step` and `signal`, if known."""
         try:
             with open(self.preempted, "rb") as file:
                 marker = json.load(file)
@@ -136,8 +131,7 @@ class RunFolder:
 
 
 def new_status(pid: int, now: float, *, is_queued: bool = False) -> dict[str, Any]:
-    """Return the first status of a run, for the supervisor with the process id `pid`. The keys are `pid` and fields of
-    `RunStatus`."""
+    """The keys are `pid`, the supervisor's process id, and fields of `RunStatus`."""
     return {
         "state": "queued" if is_queued else "preparing",
         "reason": None,
@@ -168,12 +162,9 @@ _BOOT = (
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return the argv of a Python process that runs `main(arguments)` of `module`, a module of this package.
-
-    The process is isolated, so it never imports a user's `json.py` from the working directory or PYTHONPATH in place of
-    the standard library's. It skips `site`, which would double its start-up time. cloudtrain's own folder comes last in
-    `sys.path`.
-    """
+    """Return the argv of a Python process that runs `main(arguments)` of `module`, a module of this package. The
+    process is isolated, so it never imports a user's `json.py` in place of the standard library's. It skips `site`,
+    which would double its start-up time. cloudtrain's own folder comes last in `sys.path`."""
     root = os.path.abspath(__file__)
     for _ in __name__.split("."):
         root = os.path.dirname(root)

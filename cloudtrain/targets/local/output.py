@@ -43,11 +43,9 @@ PROGRESS_EVERY = 5.0
 
 
 class LineSplitter:
-    """Splits one stream into lines. `pending` holds the bytes after the last complete line.
-
-    Invalid UTF-8 is replaced. If a line contains carriage returns, only the text after the last one is kept. While a
-    progress bar runs, its current text is added as a line every few seconds.
-    """
+    """Splits one stream into lines. `pending` holds the bytes after the last complete line. Invalid UTF-8 is replaced.
+    If a line contains carriage returns, only the text after the last one is kept. While a progress bar runs, its
+    current text is added as a line every few seconds."""
 
     def __init__(self) -> None:
         self.pending = b""
@@ -228,11 +226,9 @@ class SourceFinder:
             yield source
 
     def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
-        """Return the global rank of the process whose output is in `folder`. Return None if the rank is not
-        known yet, but may be soon. With `at_once`, or after a short wait, return the most likely rank instead.
-
-        Only ranks of torchrun on several instances can be unknown: torchrun assigns global ranks at each rendezvous.
-        """
+        """Return the global rank of the process whose output is in `folder`; None if it is not known yet, but may be
+        soon. With `at_once`, or after a short wait, return the most likely rank instead. Only ranks of torchrun on
+        several instances can be unknown: torchrun assigns global ranks at each rendezvous."""
         per_instance = self._spec.world_size // self._spec.instances
         usual = instance * per_instance + local_rank
         if self._spec.instances == 1 or self._spec.launcher == "fork":
@@ -333,8 +329,7 @@ class RunOutput:
         return any([self._read(source, now) for source in self._sources])  # noqa: C419 - every source has its turn
 
     def drain(self) -> None:
-        """Read all files to their end, including last lines without a newline. Call this after all processes have
-        ended."""
+        """Read all files to their end, also last lines without a newline, after all processes have ended."""
         while self.pump(at_once=True):
             pass
         for source in self._sources:
@@ -343,8 +338,7 @@ class RunOutput:
             self._write(source, lines, time.time())
 
     def tail(self, instance: int, rank: int | None, stream: str) -> list[str]:
-        """Return the last lines that a rank wrote. If `rank` is None, return the last lines of the instance's
-        launcher."""
+        """Return the last lines that a rank wrote, or the instance's launcher if `rank` is None."""
         return list(self._tails.get((-1 if rank is not None else instance, rank, stream), ()))
 
     def close(self) -> None:
@@ -392,8 +386,7 @@ class RunOutput:
         _write_all(self._journal, "".join(records).encode("ascii"))
 
     def _records(self, source: OutputFile, lines: list[str], now: float) -> list[str]:
-        """Return the journal records for the lines. Also add the lines to their rank's own file, and remember the last
-        lines for `tail`."""
+        """Also add the lines to their rank's own file, and remember the last lines for `tail`."""
         rank, stream = source.rank, source.stream
         key = (-1 if rank is not None else source.instance, rank, stream)
         if key not in self._tails:

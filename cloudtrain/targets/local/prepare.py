@@ -77,14 +77,9 @@ def _ports_to_listen() -> range:
 
 
 def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()) -> str:
-    """Return `text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced.
-
-    An unset variable becomes an empty string. In this case, colons at the start and the end of the result are
-    removed, because an empty entry in PYTHONPATH would mean the working directory.
-
-    Raises:
-        KeyError: `ports` has no port of that name.
-    """
+    """Return `text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced. An unset variable
+    becomes an empty string. In this case, colons at the start and the end of the result are removed, because an empty
+    entry in PYTHONPATH would mean the working directory."""
     is_empty = False
 
     def value(match: re.Match[str]) -> str:
@@ -104,8 +99,7 @@ def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: 
 def command_of(
     process: StartedProcess, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the argv and the complete environment of a process. `gpus`: the GPUs of each instance, if the run got its
-    GPUs from the queue."""
+    """`gpus`: the GPUs of each instance, if the run got its GPUs from the queue."""
     argv = [fill(argument, ports, environ, gpus) for argument in process.argv]
     own = {name: fill(value, ports, environ, gpus) for name, value in process.env.items()}
     return argv, {**environ, **own}
@@ -118,8 +112,7 @@ def shares_of(gpus: Sequence[str], instances: int) -> list[str]:
 
 
 def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
-    """Make the folders for the run's outputs and logs. `umask`: the submitter's umask, which applies to folders outside
-    the run's own folder."""
+    """`umask` is the submitter's. It applies to folders outside the run's own folder."""
     own = f"{spec.run_dir}/"
     for folder in (*spec.directories, *(f"{logs}/instance_{number}" for number in range(spec.instances))):
         previous = os.umask(UMASK if folder.startswith(own) else umask)
@@ -141,8 +134,7 @@ def make_files(spec: LaunchSpecification) -> None:
 
 
 def link_shares(spec: LaunchSpecification) -> None:
-    """Link each instance's share of the input files. The inputs must be complete, so the runs that write them must have
-    ended."""
+    """The inputs must be complete, so the runs that write them must have ended."""
     for link in spec.links or ():
         if link.shard is not None:
             from cloudtrain.runtime.shards import link_share
@@ -152,15 +144,8 @@ def link_shares(spec: LaunchSpecification) -> None:
 
 def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
     """Unpack the user's code into the folders that `spec` names, then make the empty file `unpacked`. If the launcher
-    unpacks the code itself, the specification names no folder, and the archive is only verified.
-
-    An archive whose content does not match the specification's hash is removed, so that the next submit writes a new
-    one.
-
-    Raises:
-        UsageError: the archive is damaged.
-        OSError: the archive is missing, or the disk is full.
-    """
+    unpacks the code itself, the specification names no folder, and the archive is only verified. A damaged archive
+    (`UsageError`) is removed, so that the next submit writes a new one."""
     from pathlib import Path
 
     from cloudtrain.code.unpack import DamagedBundle, unpack, verify
@@ -184,11 +169,8 @@ def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
 
 
 def taken_gpus(spec: LaunchSpecification, environments: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the GPUs that the instances of a run use that started outside the queue. In each instance, rank n uses the
-    n-th GPU that the instance sees.
-
-    If a process sets CUDA_VISIBLE_DEVICES itself, its GPUs count even if this machine does not have them.
-    """
+    """Return the GPUs of a run that started outside the queue. In each instance, rank n uses the n-th GPU that the
+    instance sees. GPUs that a process names in CUDA_VISIBLE_DEVICES count even if this machine does not have them."""
     ranks = max(1, spec.world_size // spec.instances)
     used = dict[str, None]()
     for process, environment in zip(spec.processes, environments, strict=True):

@@ -147,8 +147,7 @@ _PATIENCE = 5.0
 
 
 def members(run_dir: str, known: Iterable[int] = ()) -> list[int]:
-    """Return the ids of a run's running processes, without zombies and without this process. `known`: the ids that the
-    supervisor knows."""
+    """Return a run's processes without zombies and this process. `known`: ids that the supervisor knows."""
     roots, own = set(known), os.getpid()
     marker = f"CLOUDTRAIN_RUN_DIR={run_dir}"
     stats = {pid: stat for pid in processes() if (stat := stat_of(pid)) is not None}
@@ -176,8 +175,7 @@ def session_members(leader: int) -> list[int]:
 
 
 def kill_run(run_dir: str, known: Iterable[int] = ()) -> int:
-    """Send SIGKILL to every process of a run until no process is left. Return the number of killed processes. `known`:
-    the ids that the supervisor knows."""
+    """Kill until no process of the run is left. Return the number of killed processes. `known`: see `members`."""
     roots, killed = set(known), set[int]()
     deadline = time.monotonic() + _PATIENCE
     while pids := members(run_dir, roots):
@@ -226,8 +224,7 @@ class RankProcess:
 
 
 class Exits:
-    """Waits until processes end, even if they are not children of this process, and reports their ids in the order in
-    which they end."""
+    """Reports the ids of processes, which need not be children, in the order in which they end."""
 
     def __init__(self) -> None:
         self._events = select.epoll() if hasattr(os, "pidfd_open") else None
@@ -306,8 +303,7 @@ class RankTable:
         return new
 
     def ended(self, pid: int) -> tuple[RankProcess, int | None] | None:
-        """Return the rank of a process that has ended, with its exit code (None if unknown). Return None if the process
-        was not a rank."""
+        """Return the rank that has ended, with its exit code (None if unknown); None if the process was not a rank."""
         rank = self._alive.pop(pid, None)
         if rank is None:
             return None
@@ -366,8 +362,7 @@ class Launched:
         return True
 
     def terminate(self, ranks: list[int]) -> None:
-        """Send SIGTERM to the process, to its process group, or to the ranks that it started, depending on its
-        `signal` setting."""
+        """Send SIGTERM to the process, to its process group, or to its ranks, depending on its `signal` setting."""
         if self._signal == "group" and not self.is_empty:
             _send(os.killpg, self.pid)
         elif self._signal == "ranks" and ranks:
@@ -377,8 +372,7 @@ class Launched:
             _send(os.kill, self.pid)
 
     def is_leaving(self) -> bool:
-        """Return whether the process is still running after `terminate`. If `terminate` signals its whole group, return
-        whether any process of its session is still running."""
+        """Whether the process, or with the signal `group` any process of its session, still runs after `terminate`."""
         if self._signal == "group" and not self.is_empty and self.exit_code is not None:
             self.is_empty = not session_members(self.pid)
             return not self.is_empty

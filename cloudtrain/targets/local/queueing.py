@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A run that waits for `count` of the GPUs in `gpus`, or for `count` of the machine's CPU `slots` if `gpus` is
-    empty."""
+    """A run that waits for `count` of the GPUs in `gpus`, or of the machine's CPU `slots` if `gpus` is empty."""
 
     run: str
     count: int
@@ -63,8 +62,7 @@ class Held:
 
 @dataclass
 class QueueOrder:
-    """The whole queue. `waiting` is sorted by priority. Runs of the same priority are in the order of their arrival,
-    unless users moved them."""
+    """The whole queue. `waiting` is sorted by priority, then by arrival, unless users moved runs."""
 
     waiting: list[Waiting] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
@@ -138,10 +136,8 @@ class QueueOrder:
         return True
 
     def grant(self, now: float) -> None:
-        """Give each waiting run its GPUs or slots if they are free, in queue order.
-
-        A run that must keep waiting reserves all GPUs that it may use, or all slots, so no later run can take them.
-        """
+        """Give each waiting run its GPUs or slots if they are free, in queue order. A run that must keep waiting
+        reserves all GPUs that it may use, or all slots, so no later run can take them."""
         busy = {gpu for one in self.held for gpu in one.gpus}
         used_slots = sum(one.slots for one in self.held)
         are_slots_reserved = False
@@ -202,8 +198,7 @@ class Queue:
         return is_held(Path(RunFolder(self.run_dir(run)).lock))
 
     def is_over(self, run: str) -> bool:
-        """Return whether a run has ended completely: its supervisor has ended, and the run has a final status or no
-        status at all."""
+        """Whether the supervisor has ended, and the run has a final status or no status at all."""
         if self.is_alive(run):
             return False
         status = RunFolder(self.run_dir(run)).read_status()
@@ -218,8 +213,7 @@ class Queue:
             return QueueOrder()
 
     def settle(self) -> None:
-        """Give the GPUs and slots of ended runs to waiting runs. Do nothing if the queue was never used. If the queue
-        cannot be written, the supervisors of the waiting runs do this later."""
+        """Give the GPUs and slots of ended runs to waiting runs. If that fails, their supervisors do it later."""
         if os.path.exists(self._table):
             try:
                 self.change()
@@ -228,11 +222,7 @@ class Queue:
 
     def change(self, how: Callable[[QueueOrder], object] = lambda _order: None) -> QueueOrder:
         """Change the order with `how`, start the waiting runs that can start now, and wake the affected supervisors.
-        Return the new order.
-
-        Raises:
-            OSError: the table cannot be written; the order is unchanged.
-        """
+        Raises `OSError` if the table cannot be written; the order is then unchanged."""
         make_private_folder(self._folder)
         lock = open_private(f"{self._folder}/lock", os.O_RDWR | os.O_CREAT)
         try:
@@ -259,8 +249,7 @@ class Queue:
         os.replace(new, self._table)
 
     def _wake(self, run: str) -> None:
-        """Send a byte to the FIFO of a waiting supervisor. Do nothing if the supervisor is dead, or if the FIFO is
-        full, because the bytes already in it will wake the supervisor."""
+        """A dead supervisor is left alone. If its FIFO is full, the bytes already in it will wake it."""
         try:
             descriptor = os.open(self.fifo(run), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

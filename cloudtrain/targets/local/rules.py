@@ -34,11 +34,8 @@ from cloudtrain.targets.registry import target_of
 
 @dataclass(frozen=True, eq=False)
 class LocalReading(Reading):
-    """A launch specification.
-
-    With `emulate`, the overrides of the emulated service change the job's variables and hyperparameters. Those that
-    name machines have no effect: the emulated job, too, runs on this machine.
-    """
+    """A launch specification. With `emulate`, the overrides of the emulated service change the job's variables and
+    hyperparameters, but not the machines: the emulated job, too, runs on this machine."""
 
     emulate: str | None = None
 
@@ -74,8 +71,7 @@ class LocalReading(Reading):
 
     @cached_property
     def places(self) -> Sequence[DataPlace]:
-        """The paths of the job's data on this machine, such as `inputs.NAME.local`. With emulation, outputs are left
-        out, because they are written to the run's own folder."""
+        """With emulation, outputs are left out, because they are written to the run's own folder."""
         return list(declared_places(self.job, self.target, outputs=self.emulate is None))
 
     @cached_property
@@ -300,8 +296,7 @@ def place_is_a_file(subject: Subject) -> Iterator[Fault]:
 
 
 def _file_on_the_way(folder: str) -> str | None:
-    """Return the file at the folder's path or at one of its parents; None if there is no file. A path that cannot be
-    read counts as missing."""
+    """Return the file at the folder's path or at one of its parents. A path that cannot be read counts as missing."""
     there = str(Path(folder))
     while not os.path.exists(there):  # noqa: PTH110 - a text for each of ten thousand parents, not a path
         there = os.path.dirname(there) or "."  # noqa: PTH120
@@ -454,7 +449,6 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
 
 
 def _text_of(tree: Tree, path: str) -> str | None:
-    """Return the text of a file in the bundle; None if the file is missing or cannot be read."""
     entry = next((entry for entry in tree.entries if entry.path == path), None)
     try:
         return None if entry is None else Path(tree.location(entry)).read_text("utf-8", "replace")

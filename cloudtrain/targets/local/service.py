@@ -98,11 +98,7 @@ _NOT_RESULTS = frozenset(("__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".
 
 
 def files_of(run_name: str, state_dir: Path) -> dict[str, Path]:
-    """Return the `working_files` of a run.
-
-    Raises:
-        TargetError: the run's folder is missing or damaged.
-    """
+    """Return the `working_files` of a run. Raises `TargetError` if its folder is missing or damaged."""
     folder = RunFolder(str(run_folder(run_name, state_dir)))
     return working_files(folder.read_launch(), Path(folder.unpacked))
 
@@ -121,8 +117,7 @@ def working_files(spec: LaunchSpecification, unpacked: Path) -> dict[str, Path]:
 
 
 def _newer(root: str, since: int, places: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Yield the files below `root` that changed after `since`. Skip the folders in `places`, and links to folders,
-    which can lead out of `root`."""
+    """Leaves out the folders in `places`, and links to folders, which can lead out of `root`."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in _NOT_RESULTS and f"{folder}/{name}" not in places)
         for name in sorted(names):
@@ -177,8 +172,7 @@ so a new run does not inherit them."""
 
 
 class LocalService:
-    """The service of the local target. It needs no account and no network, and keeps all data in files below
-    `state_dir`."""
+    """Keeps all data in files below `state_dir`."""
 
     in_flight = 0.0
     names_are_unique = True
@@ -194,8 +188,7 @@ class LocalService:
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
-        """Write the bundle to the path in the plan, then build the job's environment if the job needs one. Return False
-        if the bundle already existed."""
+        """Also builds the job's environment, if the job needs one."""
         archive = Path(plan.uploads[0].destination)
         try:
             make_state_folder(self._state_dir, ours=KEPT)
@@ -214,8 +207,7 @@ class LocalService:
         return is_new
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Write the launch specification and start a supervisor. Return when the supervisor has taken over the run.
-        `again`: complete an interrupted submission, which may already have written the specification."""
+        """Return when a supervisor has taken over the run. With `again`, the specification may exist already."""
         folder = self._folder(plan.run_name)
         try:
             make_state_folder(self._state_dir, ours=KEPT)
@@ -447,12 +439,8 @@ _PATIENCE = 60.0
 
 
 def withdraw(folder: RunFolder) -> bool:
-    """Remove the launch specification, which a supervisor needs to start. Return False if a supervisor has already
-    taken over.
-
-    A supervisor may be starting at the same time, so this function holds the lock that a supervisor needs to read
-    the specification.
-    """
+    """Remove the launch specification, which a supervisor needs to start. Return False if one has taken over already.
+    One may be starting at the same time, so this holds the lock that it needs to read the specification."""
     if not Path(folder.path).is_dir():
         return True
     deadline = time.monotonic() + _PATIENCE

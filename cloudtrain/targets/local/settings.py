@@ -119,8 +119,7 @@ _CONDAS = ("conda", "mamba", "micromamba")
 
 
 def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path | None:
-    """Return the interpreter that `name` (`conda:NAME`, `uv` or a path) stands for; None if the environment does not
-    exist."""
+    """`name` is `conda:NAME`, `uv` or a path. None if the environment does not exist."""
     if name != UV and not name.startswith(CONDA):
         return cwd / expand_home(name)
     places = _uv_environments(environ, cwd) if name == UV else _conda_environments(name.removeprefix(CONDA), environ)
@@ -128,8 +127,7 @@ def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path |
 
 
 def with_absolute_python(settings: Local, environ: Mapping[str, str], cwd: Path) -> Local:
-    """Return the settings with `python` replaced by an absolute path: `conda:NAME` and `uv` become the interpreter of
-    that environment. If the environment does not exist, `python` stays as it is, and the rule LO102 reports it."""
+    """`conda:NAME` and `uv` become a path. LO102 reports an environment that does not exist."""
     python = settings.python
     if python is None or not (os.sep in python or python == UV or python.startswith(CONDA)):
         return settings
@@ -146,9 +144,7 @@ def _uv_environments(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:
 
 
 def _conda_environments(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the folders that may hold the conda environment `name`, in conda's order: below the folders in
-    `CONDA_ENVS_DIRS` and `CONDA_ENVS_PATH`, below `envs` of each installation, below `~/.conda/envs`, and those listed
-    in `~/.conda/environments.txt`."""
+    """Yield the folders that may hold the conda environment `name`, in conda's order."""
     if not name or os.sep in name or name.startswith("."):
         return
     for variable in ("CONDA_ENVS_DIRS", "CONDA_ENVS_PATH"):
@@ -165,7 +161,6 @@ def _conda_environments(name: str, environ: Mapping[str, str]) -> Iterator[Path]
 
 
 def _conda_roots(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the folders in which conda, mamba or micromamba may be installed."""
     if environ.get("MAMBA_ROOT_PREFIX"):
         yield Path(environ["MAMBA_ROOT_PREFIX"])
     for program in (environ.get("CONDA_EXE"), *(shutil.which(name, path=environ.get("PATH", "")) for name in _CONDAS)):

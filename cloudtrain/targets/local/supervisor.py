@@ -83,8 +83,6 @@ class Ending:
 
 
 class Supervisor:
-    """Supervises one run from start to end."""
-
     def __init__(self, folder: RunFolder, umask: int, *, is_queued: bool = False) -> None:
         self.folder = folder
         self.umask = umask
@@ -114,10 +112,8 @@ class Supervisor:
             self._place.ring()
 
     def enter_queue(self) -> None:
-        """Enter the queue before the submitter learns that the run exists. If this fails, `run` reports the error.
-
-        A run that waits for other runs enters the queue only after these runs have ended.
-        """
+        """Enter the queue before the submitter learns that the run exists. If this fails, `run` reports the error. A
+        run that waits for other runs enters the queue only after they have ended."""
         try:
             self.spec = self.folder.read_launch()
             if self.spec.after:
@@ -157,9 +153,8 @@ class Supervisor:
     # queued
 
     def _wait(self) -> bool:
-        """Unpack the code, then wait for other runs, and for GPUs or slots. Return False if the run is asked to stop.
-        The code is unpacked first, so that the bundle may be removed while the run waits, and the run starts at once.
-        """
+        """Return False if the run is asked to stop. The code is unpacked first, so that the bundle may be removed while
+        the run waits, and the run starts at once."""
         if self._not_queued is not None:
             raise CannotStart(self._not_queued)
         self._prepare()

@@ -84,8 +84,7 @@ def _share(run_dir: str, instance: int, name: str) -> str:
 
 
 def _mark(name: str) -> str:
-    """Return a placeholder for the folder with an instance's shard of the input `name`. The job is compiled once for
-    all instances; then `_with_paths` replaces the placeholder with each instance's folder."""
+    """The job is compiled once with this placeholder; `_with_paths` replaces it with each instance's folder."""
     return f"${{{{shares.{name}}}}}"
 
 
@@ -98,8 +97,7 @@ def _mark_shards(view: TrainingJob) -> TrainingJob:
 
 
 def _with_paths(process: Process, shares: Mapping[str, str], count: int) -> Process:
-    """Return the process with its own paths: `shares` maps placeholders to the folders that replace them. Add the
-    variables with the number of its instance and the number of all instances (`count`)."""
+    """`shares` maps placeholders to the folders that replace them; `count` is the number of instances."""
 
     def fill(text: str) -> str:
         for mark, share in shares.items():
@@ -182,8 +180,7 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
 
 
 def _with_placeholder(group: Alike) -> Alike:
-    """Return the processes as a plan shows them, with a placeholder in CUDA_VISIBLE_DEVICES. Ranks that a launcher
-    starts stay unchanged, because they inherit the launcher's variable."""
+    """Ranks that a launcher starts stay unchanged, because they inherit the launcher's variable."""
     if _OURS not in group.first.env:
         return group
 

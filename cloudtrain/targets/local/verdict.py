@@ -66,8 +66,7 @@ class Deaths:
         self._killed_launcher: Launched | None = None
 
     def started(self, rank: int) -> None:
-        """Record that a process of this rank has started. A second start of the same rank means that
-        all ranks are being restarted."""
+        """A second start of the same rank means that all ranks are being restarted."""
         self._starts[rank] = self._starts.get(rank, 0) + 1
 
     def ended(self, process: RankProcess | Launched, exit_code: int | None) -> None:
@@ -82,12 +81,9 @@ class Deaths:
             self._killed_launcher = launcher
 
     def of_newest_attempt(self, output: RunOutput) -> list[Death]:
-        """Return the failures of the newest attempt. The launchers' reports in the last lines of the output supply
-        ranks and exit codes that the supervisor has missed.
-
-        If mpirun reports a rank, this rank counts as the first to fail, because on a busy machine the supervisor may
-        see all ranks end at the same time.
-        """
+        """The launchers' reports in the last lines of the output supply ranks and exit codes that the supervisor has
+        missed. A rank that mpirun reports counts as the first to fail, because on a busy machine the supervisor may see
+        all ranks end at the same time."""
         newest = max(self._starts.values(), default=1)
         reports = self._read_reports(output)
         deaths: dict[int, Death] = {}
@@ -171,12 +167,9 @@ _HEADER = "Traceback (most recent call last):"
 
 
 def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]]) -> Death | None:
-    """Return the failure that caused the others: the first one that is not a consequence, or else the first one; None
-    if no rank failed. If a rank was terminated or lost contact with another rank, its failure is a consequence.
-
-    The rank with the original error may end after the ranks that lost contact with it, because it shuts down its
-    process group first. An error that every rank finds is told by one of them, while the others exit in silence.
-    """
+    """Return the failure that caused the others: the first one that is not a consequence, or else the first one. The
+    rank with the original error may end after the ranks that lost contact with it, because it shuts down its process
+    group first. An error that every rank finds is told by one of them, while the others exit in silence."""
     in_order = sorted(deaths, key=lambda death: death.order)
     own = [death for death in in_order if not _is_consequence(death, lines_of(death))]
     if own and own[0].exit_code == 1 and not any(line.strip() for line in lines_of(own[0])):
@@ -217,8 +210,6 @@ def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: i
 
 def in_own_words(verdict: FailureReport, failure_files: Iterable[str]) -> FailureReport:
     """Return the verdict with the first line of the oldest failure file as its reason, and the other lines as details.
-    Return it unchanged if no failure file has content.
-
     A failure file is the `/opt/ml/output/failure` of an emulated host. As in SageMaker, only 1,024 characters are used.
     """
     files = [path for path in map(Path, failure_files) if path.is_file()]
@@ -317,8 +308,7 @@ def _complete_output(folder: RunFolder) -> None:
 
 
 def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
-    """Return the secrets to mask in the output. Only secrets from files and environment variables are included,
-    because other secrets could need a user's input or the network."""
+    """Only secrets from files and environment variables: others could need a user's input or the network."""
     from cloudtrain.runtime.errors import SetupError
     from cloudtrain.runtime.secret_values import VARIABLE, forms_of, references, resolved
 

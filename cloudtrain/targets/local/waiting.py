@@ -58,8 +58,7 @@ class QueuePlace:
         self._queue.change(lambda order: order.held.append(Held(self._run, gpus, 0, time.time())))
 
     def wait(self, is_asked_to_stop: Callable[[], bool]) -> tuple[str, ...] | None:
-        """Wait for the run's turn. Return its GPUs, or an empty tuple if it got CPU slots. Return None if the run is
-        asked to stop or dropped from the queue."""
+        """Return the run's GPUs, empty for CPU slots; None if the run is asked to stop or dropped from the queue."""
         try:
             while not is_asked_to_stop():
                 try:
@@ -87,8 +86,7 @@ class QueuePlace:
                 return
 
     def leave(self) -> None:
-        """Give back the run's GPUs or slots, so that the next run starts. If the table cannot be written, waiting runs
-        get these GPUs or slots when this process ends."""
+        """If the table cannot be written, waiting runs get the GPUs or slots when this process ends."""
         try:
             self._queue.change(lambda order: order.leave(self._run))
             os.unlink(self._fifo)
@@ -105,14 +103,12 @@ class QueuePlace:
             time.sleep(_FULL_DISK_PAUSE)
 
     def _enter(self, order: QueueOrder) -> None:
-        """Add the run to the queue, unless it is already in the queue."""
         need = self._need
         if need is not None and self._run not in order.runs():
             order.enter(Waiting(self._run, need.count, tuple(need.gpus), need.slots, need.priority, time.time()))
 
     def _hang_bell(self) -> None:
-        """Create this run's FIFO and open it for reading and writing. When this process ends, the kernel closes the
-        FIFO, which wakes the runs that watch this run."""
+        """When this process ends, the kernel closes the FIFO, which wakes the runs that watch this run."""
         os.mkfifo(self._fifo, 0o600)
         self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -156,8 +152,7 @@ class _Woken(BaseException):
 
 
 def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | None:
-    """Return the final state of the run in `run_dir`, or `gone` if its folder was deleted. Return None when the waiting
-    run is asked to stop."""
+    """Return the run's final state, or `gone` if its folder was deleted; None if the waiting run is asked to stop."""
     handler = signal.getsignal(signal.SIGTERM)
 
     def wake(number: int, frame: FrameType | None) -> None:

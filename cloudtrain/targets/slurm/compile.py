@@ -83,8 +83,7 @@ def time_limit(seconds: int) -> str:
 
 
 def _tasks(run: ClusterRun) -> Options:
-    """Return the options for the tasks per node and the CPUs per task. For MPI and TensorFlow, a node has
-    one task per rank; otherwise it has a single task."""
+    """For MPI and TensorFlow, a node has one task per rank; otherwise it has a single task."""
     alone = isinstance(run.job.distribution, TensorFlow) or is_mpi(run.job)
     tasks, cpus = run.processes if alone else 1, run.settings.cpus_per_instance
     share = {"cpus-per-task": str(max(1, cpus // tasks))} if cpus and not run.settings.exclusive else {}
@@ -92,8 +91,6 @@ def _tasks(run: ClusterRun) -> Options:
 
 
 def _constraint(run: ClusterRun) -> str | None:
-    """Return the features that nodes must have: `constraint` of the settings and the job's instance type. Return None
-    if neither is set."""
     instance_type = run.job.resources.instance_type
     feature = value_for(instance_type, NAME) if instance_type is not None else None
     words = [word for word in (run.settings.constraint, feature) if word]
@@ -189,12 +186,10 @@ class SlurmExports:
         return cls(plan) if "script" in plan.request else None
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Return a function for each format of `--format` that only Slurm has: `sbatch` returns a file for sbatch."""
         return {"sbatch": self._sbatch}
 
     def _sbatch(self) -> str:
-        """Return the batch script with the options as `#SBATCH` lines, for `sbatch FILE`. The job needs the bundle on
-        the cluster: `cloudtrain submit --upload-only` uploads it."""
+        """The job needs the bundle on the cluster: `cloudtrain submit --upload-only` uploads it."""
         first, newline, rest = str(self._request["script"]).partition("\n")
         words = self._request["argv"][1:-1]  # without `sbatch`, and without the script, which this text replaces
         lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]

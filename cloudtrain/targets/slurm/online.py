@@ -90,8 +90,7 @@ declare(
 
 _STARTS = re.compile(r"to start at (?P<time>\S+)")
 _GRES = re.compile(r"(?P<name>[^:]+)(?::(?P<kind>[^:]*[^:\d][^:]*|[^:]+(?=:)))?(?::(?P<count>\d+))?")
-"""`gpu`, `gpu:4`, `gpu:a100`, `gpu:a100:4`. A type can begin with a digit or be a number: `gpu:2080ti:4`, `gpu:3090:4`.
-"""
+"""`gpu`, `gpu:4`, `gpu:a100`, `gpu:a100:4`; a type can be a number or begin with one: `gpu:3090:4`."""
 
 
 @dataclass(frozen=True)

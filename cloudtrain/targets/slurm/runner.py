@@ -45,11 +45,9 @@ _DECODE = 'for word; do printf -v word %b "$word"; shift; set -- "$@" "$word"; d
 
 
 def remote_command(script: str, arguments: Sequence[str]) -> str:
-    """Return the command line that runs a script of bash on the login node, whatever the user's login shell is.
-
-    csh, tcsh and fish do not take all quotes of a POSIX shell: csh ends a quoted text at the end of its line. The bash
-    is a login shell, because modules and profiles put Slurm's commands on the PATH.
-    """
+    """Return a command line for any login shell: csh, tcsh and fish do not take all quotes of a POSIX shell (csh ends a
+    quoted text at the end of its line). The bash is a login shell, because modules and profiles put Slurm's commands on
+    the PATH."""
     words = ["bash", "-lc", _DECODE, "cloudtrain", *map(_encode, (script, *arguments))]
     return " ".join(f"'{word}'" for word in words)
 
@@ -128,13 +126,9 @@ class Runner:
         self._state_dir = state_dir
 
     def run(self, script: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT) -> bytes:
-        """Run a script and return its output. The script reads `arguments` as `$1`, `$2` and so on.
-
-        Raises:
-            TargetUnreachable: the login node or the cluster does not answer.
-            TargetUnavailable: the machine lacks a command, such as ssh or sbatch.
-            CommandFailed: the script ended with a nonzero exit code; the message is its error output.
-        """
+        """Run a script, which reads `arguments` as `$1`, `$2` and so on, and return its output. Raises
+        `TargetUnreachable` if the login node or the cluster does not answer, `TargetUnavailable` if the machine lacks a
+        command, such as ssh or sbatch, and `CommandFailed` with the script's error output."""
         argv = self._argv(script, arguments)
         try:
             process = subprocess.run(
@@ -149,8 +143,7 @@ class Runner:
         return self._answer(process.stdout)
 
     def send(self, script: str, *arguments: str, chunks: Iterable[bytes], on_sent: Callable[[int], None]) -> bytes:
-        """Run a script that reads `chunks` from stdin, and return its output. Call `on_sent` with the number of bytes
-        of each sent chunk."""
+        """The script reads `chunks` from stdin. `on_sent` gets the number of bytes of each sent chunk."""
         with self._open(script, arguments, subprocess.PIPE) as process:
             assert process.stdin is not None, "it is a pipe"
             output, errors = _drain(process.stdout), _drain(process.stderr)

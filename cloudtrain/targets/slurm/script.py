@@ -22,7 +22,6 @@ NAME = "slurm"
 
 
 def is_mpi(job: TrainingJob) -> bool:
-    """Return whether MPI starts the ranks."""
     return job.distribution.type in ("mpi", "horovod") or getattr(job.distribution, "launch", "") == "mpi"
 
 
@@ -104,7 +103,6 @@ class ClusterRun:
 
     @property
     def program(self) -> list[str]:
-        """Return the command of a rank: interpreter or shell, script and arguments."""
         if self.job.command is not None:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         script = self.job.entry_point or ""
@@ -115,7 +113,6 @@ class ClusterRun:
 
     @cached_property
     def variables(self) -> dict[str, str]:
-        """Return the environment variables that cloudtrain and the job set for every process."""
         of_job = {name: resolve_text(text, self.paths) for name, text in self.job.environment.variables.items()}
         variables = {
             "CLOUDTRAIN_CHECKPOINT_DIR": self.paths["checkpoint"],
@@ -289,8 +286,6 @@ def _mpi(run: ClusterRun) -> BatchLaunch:
 
 
 def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
-    """Return the ranks of an MPI job that srun starts directly."""
-
     def rank(number: int) -> Process:
         node, local = divmod(number, run.processes)
         env = {"SLURM_LOCALID": str(local), "SLURM_NODEID": str(node), "SLURM_PROCID": str(number)}

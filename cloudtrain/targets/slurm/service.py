@@ -41,15 +41,9 @@ if TYPE_CHECKING:
 
 
 def send(runner: Runner, plan: Plan, *, again: bool) -> None:
-    """Submit the run's job, unless the run already has a job.
-
-    `again` tells whether an earlier process may have submitted the run.
-
-    Raises:
-        NameTaken: the run already has a job and `again` is false, or the run belongs to another user.
-        TargetError: sbatch refused the job.
-        TargetUnreachable: the cluster did not answer, or another process submits or withdrew the run.
-    """
+    """Submit the run's job. `again` tells whether an earlier process may have submitted it; only then may the run
+    already have one (otherwise `NameTaken`, as for another user's run). Raises `TargetUnreachable` if the cluster did
+    not answer, or another process submits or withdrew the run."""
     folder, token = str(plan.request["folder"]), secrets.token_hex(16)
     job = _call(runner, scripts.OPEN, folder, plan.run_name, token)
     if not job:
@@ -176,10 +170,8 @@ _DETAILS = 12
 
 
 def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
-    """Return the status of a run. `tails` returns the last lines of the error output; called only for a failed run.
-
-    Times and the exit code come from the journal if possible, so that they do not change when Slurm forgets the job.
-    """
+    """`tails` returns the last lines of the error output; called only for a failed run. Times and the exit code come
+    from the journal if possible, so that they do not change when Slurm forgets the job."""
     state, reason = _judge(record)
     starts, end = record.starts, record.last("ended", "stopped", "left", "broken")
     last = record.last("started", "ended", "stopped", "left", "broken")  # a requeued job starts several times
@@ -265,9 +257,8 @@ def _waiting(record: Record) -> str | None:
 
 
 def _with_cause(status: RunStatus, tails: str) -> RunStatus:
-    """Add to the status the error that made the run fail, and the failed rank if it is known. `tails` are the last
-    lines of the error output. An error that only says that a rank lost contact with another rank is used only
-    if there is no other error."""
+    """Add the error in `tails`, the last lines of the error output, and the failed rank if it is known. An error that
+    only says that a rank lost contact with another rank is used only if there is no other error."""
     errors = []
     for file, lines in _files(tails):
         error, match = error_in(lines), _RANK.fullmatch(file)
@@ -399,7 +390,6 @@ class SlurmService(Service):
         return list_nodes(self._runner(SlurmAccount.parse(place)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield the folder with the unpacked bundle; nothing if the bundle is missing on the cluster or damaged."""
         runner, _ = self._at(ref)
         archive = scratch / "sourcedir.tar.gz"
         if fetch(runner, upload.destination, archive):
@@ -411,7 +401,6 @@ class SlurmService(Service):
         return download(runner, folder, path, destination)
 
     def _record(self, runner: Runner, folder: ClusterFolder, ref: RunRef) -> Record:
-        """Return the run's record: its journal and Slurm's data about its job."""
         runs = folder.path.rpartition("/")[0]
         for _ in range(2):
             record = next(parse_records(runner.run(scripts.STATUS, runs, ref.name)), Record(ref.name))

@@ -72,8 +72,7 @@ def _find(path: str, places: Mapping[str, str]) -> str:
 
 
 def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
-    """Copy the file or folder `source` of the cluster to `staging`. Return False if it does not exist. The name of
-    each copied file begins with `below`."""
+    """Return False if `source` does not exist. The name of each copied file begins with `below`."""
     broken: list[str] = []
 
     def take(stream: IO[bytes]) -> None:
@@ -173,7 +172,6 @@ class ClusterLog:
     _times: dict[str, float] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines written since the last call. No line is lost or repeated, even after an error."""
         while True:
             parts = [(file, min(size - file.read, _MOST), time) for file, size, time in self._grown()]
             parts = parts[: max(1, _AT_ONCE // max((length for _, length, _ in parts), default=1))][:_MOST_FILES]

@@ -9,11 +9,9 @@ MODULE = "azure.ai.ml._ml_client"
 
 
 def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
-    """Replace methods of azure-ai-ml (`module`), so that a job goes to `emit` instead of the service.
-
-    The replaced methods send jobs, register and look up the assets that a job needs, and read the client's
-    configuration file from the user's folders. `keep` is not used.
-    """
+    """Replace methods of azure-ai-ml (`module`), so that a job goes to `emit` instead of the service. The replaced
+    methods send jobs, register and look up the assets that a job needs, and read the client's configuration file from
+    the user's folders. `keep` is not used."""
     operations = sys.modules["azure.ai.ml.operations"]
     from_config = module.MLClient.from_config.__func__
 
@@ -33,15 +31,13 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
             self.value = value
 
         def result(self, *_):
-            """Return the created object."""
             return self.value
 
         wait = result
 
     class Named(str):
         """Stands for an asset, compute or workspace that the script looks up. The class is a `str`, because the SDK
-        accepts a string as an environment.
-        """
+        accepts a string as an environment."""
 
         def __new__(cls, name, version=None):
             return super().__new__(cls, name if version is None else "azureml:%s:%s" % (name, version))
@@ -87,7 +83,6 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
 
 
 def workspace(operations):
-    """Return the client's subscription, resource group and workspace."""
     names = {
         "subscription_id": "_subscription_id",
         "resource_group": "_resource_group_name",
@@ -98,11 +93,8 @@ def workspace(operations):
 
 
 def description(job):
-    """Return the body that the SDK would send for `job`.
-
-    If the job defines its environment inline, return the content of a job file instead, because the SDK would have to
-    register the environment before it can make the body.
-    """
+    """Return the body that the SDK would send for `job`. If the job defines its environment inline, return the content
+    of a job file instead, because the SDK would have to register the environment before it can make the body."""
     entity = job._to_job() if hasattr(job, "_to_job") else job
     environment = getattr(entity, "environment", None)
     if environment is None or isinstance(environment, str):

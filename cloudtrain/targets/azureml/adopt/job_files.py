@@ -70,11 +70,7 @@ CONDA_FILE = "conda.yml"
 
 def originals_in_job_file(data: Mapping[str, Any], folder: str | None) -> list[Original]:
     """Return the command jobs of a job file, such as a sweep's trial or a pipeline's steps; empty if the data is not a
-    job file.
-
-    Raises:
-        UsageError: the data is a job file of Azure ML without a command job.
-    """
+    job file. Raises `UsageError` if it is a job file of Azure ML without a command job."""
     kind = _kind_of(data)
     if kind == "command":
         is_shown = "id" in data or "creation_context" in data
@@ -159,9 +155,7 @@ _OF_SEARCH = {
 
 
 def search_left_out(data: Mapping[str, Any], spell: Callable[[str], str] = str) -> dict[str, str]:
-    """Return the parts of a sweep that the job of its trial lacks, each with the reason. `spell` returns the name in
-    `data` of a field of job files.
-    """
+    """Map the parts of a sweep that its trial's job lacks to the reasons. `spell` returns a field's name in `data`."""
     names = ", ".join(_mapping(data.get(spell("search_space"))))
     lost = {spell(name): reason.format(names=names) for name, reason in _OF_SEARCH.items() if data.get(spell(name))}
     timeout = spell("trial_timeout")
@@ -208,9 +202,8 @@ def why_left_out(step: object) -> str:
 
 
 def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) -> dict[str, Any]:
-    """Return the body that the SDK sends for a job file. Parts that must be separate files, such as an inline
-    conda definition, are added to `files`.
-    """
+    """Return the body that the SDK sends for a job file. Parts that must be separate files, such as an inline conda
+    definition, are added to `files`."""
     code, compute = _place(data.get("code")), data.get("compute")
     if isinstance(compute, str) and not compute.startswith("azureml://"):
         compute = compute.removeprefix("azureml:")
@@ -313,10 +306,8 @@ def _conda_text(place: str) -> str:
 
 
 def _from_code(path: str, code: object, folder: str | None) -> str:
-    """Convert a path that is relative to the job file's folder into one that is relative to the code's folder.
-
-    If the code is not a local folder, the path stays relative to the job file's folder.
-    """
+    """Convert a path that is relative to the job file's folder into one that is relative to the code's folder. If the
+    code is not a local folder, the path stays relative to the job file's folder."""
     is_local = isinstance(code, str) and not code.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+"))
     start = os.path.join(folder or ".", str(code) if is_local else ".")  # noqa: PTH118
     return os.path.relpath(os.path.join(folder or ".", path.removeprefix("file:")), start)  # noqa: PTH118

@@ -45,11 +45,8 @@ _ADDED: Mapping[str, Callable[[str, Any], bool]] = {
 
 
 def originals_in(data: object, folder: str | None) -> list[Original]:
-    """Return the command jobs of a document; empty if the document does not come from Azure ML.
-
-    Raises:
-        UsageError: the document comes from Azure ML but contains no command job.
-    """
+    """Return the command jobs of a document; empty if it does not come from Azure ML. Raises `UsageError` if it comes
+    from Azure ML but contains no command job."""
     if isinstance(data, list):
         return [original for item in data for original in originals_in(item, folder)]
     if not isinstance(data, Mapping):
@@ -163,9 +160,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
 
 
 def _source(original: Original, code: object, comments: dict[ValuePath, str]) -> str | None:
-    """Return the job's `source_dir`; None if the body has no code. `code` is the body's `codeId`. If the folder of the
-    code is unknown, return `.` and add a comment to `comments`.
-    """
+    """None if the body has no `codeId` (`code`). If its folder is unknown, return `.` and add to `comments`."""
     if code is None:
         return None
     if original.code is not None:
@@ -242,9 +237,7 @@ def _input(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_prefix(uri: object) -> str:
-    """Return a reference to an asset as `azureml:NAME:VERSION`, even if `uri` lacks the prefix `azureml:`. Return other
-    addresses unchanged.
-    """
+    """Return a reference to an asset as `azureml:NAME:VERSION`, and any other address unchanged."""
     text = str(uri)
     named = text.partition(":")[0]
     short = text.count(":") == 1 and "/" not in text and named not in ("azureml", "http", "https")
@@ -353,8 +346,7 @@ class AzureMLAdopter:
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
         """Short ids become the full ids that the SDK sends. The property that marks cloudtrain's runs is left out, and
-        a fixed text replaces the code's id.
-        """
+        a fixed text replaces the code's id."""
         body: dict[str, Any] = json.loads(json.dumps(request["properties"]))
         renewed = [("name", "every run gets a name of its own")]
         properties = body.get("properties") or {}

@@ -40,9 +40,7 @@ _FILL_IN = "FILL-IN"
 
 def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
     """Draft a job from the script's first `command(...)`; also return the values that the source does not determine.
-
-    Returns None if the script has no such call.
-    """
+    Returns None if the script has no such call."""
     for call in calls:
         is_job = "command" in call.keywords and {"environment", "compute", "code"} & call.keywords.keys()
         if call.name.rpartition(".")[2] in ("command", "CommandJob") and is_job:

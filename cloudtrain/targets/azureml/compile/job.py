@@ -47,9 +47,7 @@ if TYPE_CHECKING:
 
 
 def option_variables(job: TrainingJob) -> dict[str, str]:
-    """Return the variables that replace the job's mpirun options: `NAME` for `-x NAME=VALUE`, and `OMPI_MCA_NAME` for
-    `--mca NAME VALUE`.
-    """
+    """`NAME` replaces the mpirun option `-x NAME=VALUE`, and `OMPI_MCA_NAME` replaces `--mca NAME VALUE`."""
     distribution = job.distribution
     if not isinstance(distribution, MPI | Horovod):
         return {}
@@ -91,18 +89,14 @@ INFINIBAND = {
     "UCX_NET_DEVICES": INTERFACE,
     "UCX_TLS": "tcp",
 }
-"""Variables for InfiniBand, whose cards NCCL finds by itself.
-
-Relaxed ordering lets virtual machines use the cards' full rate. UCX, with which MPI starts up, stays on Ethernet
-(Azure's azureml-examples, gpu_perf, and the pages of its ACPT images).
-"""
+"""Variables for InfiniBand, whose cards NCCL finds by itself. Relaxed ordering lets virtual machines use the cards'
+full rate. UCX, with which MPI starts up, stays on Ethernet (Azure's azureml-examples, gpu_perf, and the pages of its
+ACPT images)."""
 
 _OF_MPI = ("UCX_NET_DEVICES", "UCX_TLS")
-"""Variables left out for jobs of the type `mpi`.
-
-The sources run NCCL's tests, in which MPI starts the ranks and NCCL carries the data. A job of the type `mpi` may carry
-its data by MPI itself, and these variables would keep that data off InfiniBand.
-"""
+"""Variables left out for jobs of the type `mpi`. The sources run NCCL's tests, in which MPI starts the ranks and NCCL
+carries the data. A job of the type `mpi` may carry its data by MPI itself, and these variables would keep that data off
+InfiniBand."""
 
 TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"
 """Distances between cards and GPUs on the ND A100 v4 series: a file in Azure's ACPT images."""
@@ -112,8 +106,7 @@ _TOPOLOGY_FAMILIES = ("ND A100 v4", "NDm A100 v4")
 
 def network_variables(job: TrainingJob, machines: MachineGroup, environment: str) -> dict[str, str]:
     """Return the network variables that the job's processes need; empty if none are needed. The job's own variables
-    override them. `environment` is the id of the job's environment.
-    """
+    override them. `environment` is the id of the job's environment."""
     variables: dict[str, str] = {}
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "mpi":
         # deepspeed.comm reads it without a default under Azure ML's MPI, and fails with a KeyError.
@@ -159,9 +152,7 @@ class Parts(NamedTuple):
 
 
 def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
-    """Return the body without the user's overrides. Parts with problems are left out, and their problems are added to
-    `problems`.
-    """
+    """Parts with problems are left out, and their problems are added to `problems`."""
     job, target, account = parts.job, parts.target, parts.account
     compute, seconds = target.compute, job.max_runtime
     properties = {
@@ -351,13 +342,8 @@ def _cost(machines: MachineGroup, body: Body) -> str:
 
 
 def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Plan:
-    """Return the plan of a job on Azure ML, whose `request` is the body of the job's PUT.
-
-    The request is complete before any upload, because the code's id contains the code's hash.
-
-    Raises:
-        JobError: the job asks for something that Azure ML does not have; the hint names an alternative.
-    """
+    """Return the plan, whose `request` is the body of the job's PUT. It is complete before any upload, because the
+    code's id contains the code's hash. Raises `JobError` if the job asks for something that Azure ML does not have."""
     if not isinstance(job, TrainingJob):
         from cloudtrain.targets.azureml.compile.processing import as_command_job, as_processing_plan, shard_problems
 
@@ -397,10 +383,7 @@ def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
 
 
 def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Parts:
-    """Return the job with the decisions about its machines, its distribution and its environment.
-
-    If a part cannot be decided, the reasons are added to `problems` and a placeholder is used.
-    """
+    """If a part cannot be decided, the reasons are added to `problems` and a placeholder is used."""
     # With placeholders, cloudtrain can report a job's other mistakes even if its machines are not valid.
     placeholders, distribution = MachineGroup("", job.resources.instance_count, None), None
     machines = problems.value(lambda: machines_of(job, context.account), None)

@@ -232,8 +232,7 @@ def _asset_from_image(environment: Environment, image: str, context: CompileCont
 
 def _asset_from_build(environment: Environment, folder: str, context: CompileContext) -> ChosenEnvironment:
     """By default a hash of the folder's content identifies the environment, because the folder's address is known only
-    after the upload.
-    """
+    after the upload."""
     dockerfile = posixpath.normpath(environment.dockerfile or "Dockerfile")
     if context.build is None:
         hint = "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`"
@@ -292,10 +291,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
 """Text that every shell leaves unchanged."""
 
 _INSTALL = "flock /tmp/cloudtrain-requirements.lock python -m pip install -q --disable-pip-version-check -r"
-"""Installs the requirements.
-
-Every process of an instance runs the command, so they take turns; only the first installs anything.
-"""
+"""Installs the requirements. Every process of an instance runs the command, so they take turns; only the first installs
+anything."""
 
 _SECRETS = (
     'secrets="$(PYTHONPATH="$PWD" python -m cloudtrain.runtime.secret_values)" || exit; eval "$secrets"; unset secrets'
@@ -303,10 +300,8 @@ _SECRETS = (
 """Reads the secrets as lines for the shell, which keeps their values out of command lines and files."""
 
 _WITH_CODE = 'PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"'
-"""Adds the bundle's folder to Python's path.
-
-For a script in a subfolder, Python would search only that folder, and the runtime is above it.
-"""
+"""Adds the bundle's folder to Python's path. For a script in a subfolder, Python would search only that folder, and the
+runtime is above it."""
 
 
 def command_of(job: TrainingJob) -> str:
@@ -327,11 +322,8 @@ def command_of(job: TrainingJob) -> str:
 
 
 def quote_word(word: str, free: Collection[str] = ()) -> str:
-    """Quote one word of a shell line if needed. References such as `${{inputs.data}}` in the word stay unchanged.
-
-    A word with a reference in `free` is always quoted: the service puts text there that the shell could split or
-    interpret.
-    """
+    """References such as `${{inputs.data}}` stay unchanged. A word with a reference in `free` is always quoted: the
+    service puts text there that the shell could split or interpret."""
     if word and _PLAIN.fullmatch(_REFERENCE.sub("", word)) and not any(text in word for text in free):
         return word
     return shlex.quote(word)
@@ -372,11 +364,8 @@ _SHORT = re.compile(r"azureml://(?=datastores/)", re.IGNORECASE)
 
 
 def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[str, str]:
-    """Map a job's results (`model`, `checkpoint`, `outputs/NAME`) to their addresses.
-
-    A datastore's address includes the workspace, so it is also valid in other workspaces. `body` is that of the PUT, or
-    of the answer that describes the job; `workspace` is an ARM id.
-    """
+    """Map a job's results (`model`, `checkpoint`, `outputs/NAME`) to their addresses, which include the workspace.
+    `body` is that of the PUT, or of the answer that describes the job; `workspace` is an ARM id."""
     outputs = body["properties"].get("outputs") or {}
     named = {
         name: str(output.get("uri") or f"{DEFAULT_STORE}/azureml/{run_name}/{name}/")
@@ -394,10 +383,7 @@ def _long(uri: str, workspace: str) -> str:
 # Check whether a bundle's files can be stored as blobs under the same names.
 
 _LONGEST_BLOB, _LONGEST_PART = 1000, 254
-"""Longest name of a blob, and of each part of it, in characters.
-
-Azure allows 1,024, and our own folder needs some of them.
-"""
+"""In characters. Azure allows 1,024 for a name, and our own folder needs some of them."""
 
 
 def refuse_blob_name(path: str) -> str | None:

@@ -181,7 +181,6 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
 
 
 def _services(subject: Subject, kind: str) -> list[str]:
-    """Return the names of the services of type `kind`."""
     services = read(subject).body.mapping("services")
     return [name for name, service in services.items() if value_at(service, "jobServiceType") == kind]
 
@@ -477,8 +476,7 @@ def _value(subject: Subject, name: str) -> str:
 
 def _path(subject: Subject, name: str) -> ValuePath:
     """Return the path of the field that sets a variable: the override, `environment.variables`, or else
-    `distribution.options`, because options of mpirun can set variables.
-    """
+    `distribution.options`, because options of mpirun can set variables."""
     field: ValuePath = ("environment", "variables", name)
     if name not in subject.job.environment.variables:
         field = ("distribution", "options")

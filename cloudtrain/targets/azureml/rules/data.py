@@ -252,10 +252,8 @@ def _with_key(named: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _written_values(subject: Subject) -> Mapping[str, str]:
-    """Map each literal input to its value, and each input with the mode `Direct` to its address.
-
-    The service copies these texts unchanged into the command.
-    """
+    """The service copies the values of literal inputs, and the addresses of `Direct` inputs, unchanged into the
+    command."""
     found: dict[str, str] = {}
     for name, item in read(subject).body.inputs.items():
         value = item.get("value") if item.get("jobInputType") == "literal" else None
@@ -267,11 +265,9 @@ def _written_values(subject: Subject) -> Mapping[str, str]:
 
 
 def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:
-    """Return whether the command's quotes stay intact when `value` replaces `reference`.
-
-    `is_quoted_by_us`: cloudtrain wrote the command, and put single quotes around the value. In a user's own command,
-    the value may contain several arguments on purpose.
-    """
+    """Return whether the command's quotes stay intact when `value` replaces `reference`. `is_quoted_by_us`: cloudtrain
+    wrote the command, and put single quotes around the value. In a user's own command, the value may contain several
+    arguments on purpose."""
     if is_quoted_by_us:
         return "'" not in value
     try:

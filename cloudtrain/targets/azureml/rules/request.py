@@ -149,10 +149,7 @@ class Violation:
 
 
 def violations(value: object, kind: Kind = BODY, path: ValuePath = ()) -> Iterator[Violation]:
-    """Yield the violations of the schema `kind` in `value`, in the order of its fields.
-
-    `path` is the path of `value` in the body.
-    """
+    """Yield the violations in the order of the schema's fields. `path` is the path of `value` in the body."""
     if isinstance(kind, FieldSchema | NamedSchema):
         if isinstance(value, Mapping):
             yield from _inside(value, kind, path)

@@ -72,11 +72,8 @@ Where = DatastorePlace | BlobPlace
 
 
 def place_of(uri: str, workspace: str) -> Where:
-    """Parse an address. A datastore belongs to `workspace`, an ARM id, if the address does not name another workspace.
-
-    Raises:
-        TargetError: the text is not the address of a file, or the storage is of an unsupported kind.
-    """
+    """A datastore belongs to `workspace`, an ARM id, if the address does not name another workspace. Raises
+    `TargetError` if the text is not the address of a file, or the storage is of an unsupported kind."""
     match = _DATASTORE.fullmatch(uri)
     if match:
         other = match["workspace"]
@@ -117,10 +114,8 @@ READ = 4 << 20
 """Bytes of one request: for a log, and for each part of a file that is copied."""
 
 RETRIES: dict[str, float] = {"retry_total": 3, "initial_backoff": 0.3, "increment_base": 2, "random_jitter_range": 0.2}
-"""Retries of a request and their pauses: 2.3, 4.3 and 8.3 seconds, each 0.2 more or less.
-
-The package counts before it waits, so the first pause is `initial_backoff` plus `increment_base` to the power of one.
-"""
+"""Retries of a request and their pauses: 2.3, 4.3 and 8.3 seconds, each 0.2 more or less. The package counts before it
+waits, so the first pause is `initial_backoff` plus `increment_base` to the power of one."""
 
 _UNCHANGED, _ANOTHER, _NOTHING_BEYOND = 304, 412, 416
 
@@ -129,11 +124,7 @@ _REFUSED = (Denied, Expired)
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a blob.
-
-    `size` is the size of the whole blob, `created` the time of the blob's creation, `changed` the time of its last
-    change (seconds since the epoch).
-    """
+    """`size` is the size of the whole blob; `created` and `changed` are seconds since the epoch."""
 
     data: bytes
     size: int
@@ -162,8 +153,7 @@ class Blobs:
 
     def beside(self, container_url: str) -> Container:
         """Return the container at `container_url`, which must be in the workspace's own storage account. It is opened
-        with the credentials, or else with the account's key.
-        """
+        with the credentials, or else with the account's key."""
         account_url, _, name = container_url.rpartition("/")
         store = f"{self.client.place.workspace_id}/datastores/{OWN_STORE}"
         return Container(self, account_url, name, [lambda: self.client.credential, lambda: self._secret(store)])
@@ -174,7 +164,6 @@ class Blobs:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """The options that all clients of azure-storage-blob get."""
         transport = require("azure.core.pipeline.transport", extra="azureml")
         # Azure's warnings are shown only if the user has set up logging.
         logging.getLogger("azure").addHandler(logging.NullHandler())
@@ -217,11 +206,7 @@ class Blobs:
         return Container(self, where.account_url, where.container, [key])
 
     def _secret(self, path: str) -> str:
-        """Return the signature or the account key of the datastore at `path`.
-
-        Raises:
-            Denied: the datastore has another type of secret, which cannot open blobs.
-        """
+        """Return the signature or the account key. Raises `Denied` for another secret, which cannot open blobs."""
         body = {"expirableSecret": True, "expireAfterHours": 1}
         answer = self.client.post(f"{path}/listSecrets", body, api_version=DATASTORE)
         secret: str | None = answer.get("sasToken") or answer.get("key")
@@ -243,11 +228,8 @@ class Container:
         self._lock = RLock()
 
     def use(self, about: str, operation: Callable[[Any], Result]) -> Result:
-        """Return `operation(container)`, with azure-storage-blob's ContainerClient. Errors name the blob `about`.
-
-        Raises:
-            TargetError: see `provider_errors`. If storage accepts none of the keys, this is the error for the last key.
-        """
+        """Return `operation(container)`, with azure-storage-blob's ContainerClient. Errors name the blob `about`; if
+        storage accepts none of the keys, it is the error for the last key."""
         client = self._client
         if client is not None:
             try:
@@ -302,10 +284,8 @@ class Container:
 def read(
     blob: Any, offset: int, *, unless: str | None = None, only: str | None = None, length: int = READ
 ) -> Piece | None:
-    """Read at most `length` bytes of a blob, beginning at `offset`. `blob` is a BlobClient of azure-storage-blob.
-
-    The result is None if the blob still has the ETag `unless`, or another one than `only`. Errors are azure-core's.
-    """
+    """Read at most `length` bytes of a blob, beginning at `offset`. `blob` is a BlobClient of azure-storage-blob. The
+    result is None if the blob still has the ETag `unless`, or another one than `only`. Errors are azure-core's."""
     core = require("azure.core", extra="azureml")
     exceptions = require("azure.core.exceptions", extra="azureml")
     match = core.MatchConditions.IfModified if unless else core.MatchConditions.IfNotModified

@@ -98,11 +98,9 @@ def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
 
 
 def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str], Any]) -> Cloud:
-    """Return the cloud of a target. Clouds that are not built in are looked up at ARM_CLOUD_METADATA_URL.
-
-    By default (`name` is the target's setting) it is that of AZUREML_CURRENT_CLOUD, or else the cloud whose resource
-    manager has the host of ARM_CLOUD_METADATA_URL, or else the public cloud. `fetch` gets the JSON data at an address.
-    """
+    """Return the cloud of a target. Clouds that are not built in are looked up at ARM_CLOUD_METADATA_URL. By default
+    (`name` is the target's setting) it is that of AZUREML_CURRENT_CLOUD, or else the cloud whose resource manager has
+    the host of ARM_CLOUD_METADATA_URL, or else the public cloud. `fetch` gets the JSON data at an address."""
     built_in = known_cloud(name, environ)
     if built_in is not None:
         return built_in
@@ -217,11 +215,8 @@ _SIGNS = ("AZURE_CLIENT_ID", "AZURE_USERNAME", "AZURE_FEDERATED_TOKEN_FILE", "ID
 
 
 def credentials_in_sight(environ: Mapping[str, str]) -> bool:
-    """Return whether this machine seems to have credentials.
-
-    A virtual machine gets credentials from its metadata service over the network; cloudtrain asks that service only
-    with `--online`.
-    """
+    """A virtual machine gets credentials from its metadata service over the network; cloudtrain asks that service only
+    with `--online`."""
     return any(environ.get(sign) for sign in _SIGNS) or bool(az_subscriptions(az_folder(environ)))
 
 
@@ -244,10 +239,8 @@ HISTORY = "v1.0"
 
 
 RETRIES, BACKOFF, LONGEST = 7, 0.8, 20.0
-"""Retries while Azure is busy: their number, the base of the growing pauses in seconds, and the longest pause.
-
-The second pause is twice the base. All retries take about a minute.
-"""
+"""Retries while Azure is busy: their number, the base of the growing pauses in seconds, and the longest pause. The
+second pause is twice the base. All retries take about a minute."""
 
 _RECONNECTS = 3
 """The number of retries if a connection fails or breaks."""
@@ -259,11 +252,9 @@ _REPEATABLE = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE")
 
 
 class Client:
-    """A client for one workspace, with the credentials that `place` names. This class is thread-safe.
-
-    Methods take a path inside the workspace (`jobs/NAME`; empty for the workspace itself), a path of the resource
-    manager (`/subscriptions/...`), or a complete URL.
-    """
+    """A client for one workspace, with the credentials that `place` names. This class is thread-safe. Methods take a
+    path inside the workspace (`jobs/NAME`; empty for the workspace itself), a path of the resource manager
+    (`/subscriptions/...`), or a complete URL."""
 
     def __init__(self, place: AccountRef, environ: Mapping[str, str]) -> None:
         self.place = place
@@ -315,19 +306,10 @@ class Client:
         headers: Mapping[str, str] | None = None,
         signed: bool = True,
     ) -> Any:
-        """Send a request, and return the answer's JSON data; an empty dict if the answer has no body.
-
-        If Azure rejects the token, cloudtrain gets a new one and tries once more, because the user may have logged in
-        meanwhile.
-
-        Args:
-            content: the body, sent byte for byte.
-            signed: whether the request contains a token; False for public addresses.
-
-        Raises:
-            TargetError: see `provider_errors`.
-            SettingsError: the settings name an unknown cloud or kind of credential.
-        """
+        """Send a request, and return the answer's JSON data; an empty dict if the answer has no body. `content` is sent
+        byte for byte. `signed` is False for public addresses, which get no token. If Azure rejects the token,
+        cloudtrain gets a new one and tries once more, because the user may have logged in meanwhile. Raises the
+        `TargetError`s of `provider_errors`, and `SettingsError` for an unknown cloud or kind of credential."""
         parameters = {**(query or {}), **({"api-version": api_version} if api_version else {})}
         kind = {"Content-Type": "application/json"} if content else {}
         every_header = {"Accept": "application/json", **kind, **(headers or {})}
@@ -357,7 +339,6 @@ class Client:
 
     @property
     def credential(self) -> Any:
-        """A credential of azure-identity, for storage that accepts identities."""
         with self._lock:
             if self._credential is None:
                 self._credential = credential_of(self.place.credential, self.cloud, self._environ)
@@ -478,12 +459,7 @@ class Labels:
         self._versions: dict[str, str] = {}
 
     def ask(self, client: Client, label: Labelled) -> str:
-        """Ask the workspace for the current version of a labelled asset, and return it.
-
-        Raises:
-            NotThere: the asset does not exist or has no version.
-            TargetError: the user may not read the asset.
-        """
+        """Return the current version of a labelled asset. Raises `NotThere` if it does not exist or has no version."""
         if label.kind == "environments":
             page = client.get(f"{label.thing}/versions", api_version=ENVIRONMENT, query=_NEWEST).get("value") or []
             version = page[0].get("name") if page else None

@@ -81,8 +81,7 @@ class Layout:
 
     def check(self, rank: int | None, instance: int | None) -> None:
         """Refuse a rank or instance that cannot be selected: the empty log of a missing rank would look like the log of
-        a rank without output.
-        """
+        a rank without output."""
         if rank is not None and self.body.has_launcher:
             raise UsageError(
                 "you cannot select a rank, because the log mixes the lines of all ranks of an instance",
@@ -137,9 +136,7 @@ def artifact_place(workspace: str, run: str, path: str = "") -> DatastorePlace:
 
 
 class LogFile:
-    """A log file, and the lines that were read from it. The lines are kept until `take` yields them, so that no line is
-    lost if an error occurs.
-    """
+    """A log file. Its lines are kept until `take` yields them, so that no line is lost if an error occurs."""
 
     def __init__(self, name: str, writer: Writer) -> None:
         self.name = name
@@ -233,11 +230,7 @@ class RunLog:
         return [self._system[name] for name in sorted(self._system)]
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines that arrived since the last call, file by file.
-
-        Raises:
-            TargetError: a file could not be read; lines of the files read before have been yielded.
-        """
+        """Raises `TargetError` if a file could not be read; lines of the files read before have been yielded."""
         self.discover()
         files = self.streams
         with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
@@ -270,10 +263,8 @@ class RunLog:
                 self._system.setdefault(name, LogFile(name, Writer(0, None)))
 
     def tail(self, file: LogFile, count: int) -> tuple[float, list[str]]:
-        """Return the time of a file's last change, and the lines in its last `count` bytes.
-
-        The first line may be incomplete. A file that does not exist in storage yet has no lines.
-        """
+        """Return the time of a file's last change, and the lines in its last `count` bytes; the first may be
+        incomplete."""
 
         def last(blob: Any) -> tuple[float, list[str]]:
             size = blob.get_blob_properties().size
@@ -288,11 +279,8 @@ class RunLog:
             return 0.0, []
 
     def use_file(self, name: str, operation: Callable[[Any], Result]) -> Result:
-        """Return `operation(blob)` with a client for a file's blob.
-
-        The blob is opened by its address in the run history. If storage refuses it, it is opened by a new address, or
-        else in the artifact store.
-        """
+        """Return `operation(blob)`. The blob is opened by its address in the run history. If storage refuses it, it is
+        opened by a new address, or else in the artifact store."""
         address = self._addresses.get(name, "")
         if address and name not in self._refused:
             for fresh in (False, True):
@@ -310,10 +298,8 @@ class RunLog:
         return self._rank in (None, writer.rank) and self._instance in (None, writer.instance)
 
     def _list_files(self) -> Mapping[str, str]:
-        """Map names of files to addresses; an address may be empty.
-
-        If the run history lists no files although the run has begun, the names come from the artifact store.
-        """
+        """Map names of files to addresses; an address may be empty. If the run history lists no files although the run
+        has begun, the names come from the artifact store."""
         try:
             self.details = details = self._blobs.client.history(f"runs/{self._run}/details")
         except NotThere:
@@ -342,9 +328,7 @@ class RunLog:
             return False  # the file is listed before its first byte is written
 
     def _renew(self, name: str, address: str) -> str:
-        """Return a new address instead of an expired one. If another thread has already fetched one, that address is
-        returned.
-        """
+        """Return a new address instead of an expired one; another thread may have fetched it already."""
         with self._lock:
             if self._addresses[name] == address:
                 self.discover()

@@ -68,9 +68,7 @@ def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[Fin
 
 
 def _is_of(usage: Mapping[str, Any], name: str) -> bool:
-    """Return whether `usage`, an entry of the service's list, is the quota `name`. Instead of the name, some entries
-    contain a title such as `Standard NDv2 Family ... vCPUs`.
-    """
+    """Instead of the name, some entries contain a title such as `Standard NDv2 Family ... vCPUs`."""
     names = usage.get("name") or {}
     if str(names.get("value", "")).lower() == name.lower():
         return True
@@ -91,10 +89,8 @@ def _list_entries(client: Client, location: str, what: str) -> list[dict[str, An
 _THREADS = 8
 
 _ASSET = ENVIRONMENT
-"""The API version for data and models.
-
-It is the one for environments, because azure-ai-ml 1.35.2 never asks for data or models.
-"""
+"""The API version for data and models. It is the one for environments, because azure-ai-ml 1.35.2 never asks for data
+or models."""
 
 _CLUSTER, _INSTANCE = "AmlCompute", "ComputeInstance"
 _RUNS_JOBS = (_CLUSTER, _INSTANCE, "Kubernetes")
@@ -122,11 +118,9 @@ _Check = Callable[[_Question], Iterator[Finding]]
 
 
 def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Finding]:
-    """Return the findings about a plan. The first check is whether the workspace answers; all others run concurrently.
-
-    `expected` is the instance type that the job was planned for, which the body lacks on a cluster; empty if the job
-    names none. `labels` stores the versions of labels for the submit.
-    """
+    """The first check is whether the workspace answers; all others run concurrently. `expected` is the instance type
+    that the job was planned for, which the body lacks on a cluster. `labels` stores the versions of labels for the
+    submit."""
     try:
         client.workspace  # noqa: B018 - asked for once, and kept
     except (Denied, TargetUnreachable) as error:
@@ -326,18 +320,13 @@ def _finding(code: str, message: str, hint: str | None, path: ValuePath = ()) ->
 # Refresh the catalogue for a workspace's region: sizes with prices, quota, and facts from Microsoft.Compute.
 
 SKUS = "2021-07-01"
-"""The version of Microsoft.Compute's list of sizes that Azure's own SDKs send.
-
-It has not been tested against the service.
-"""
+"""The version of Microsoft.Compute's list of sizes that Azure's SDKs send; not tested against the service."""
 
 
 def refresh(client: Client, subscription_id: str, *, folder: Path, date: str) -> Refreshed:
-    """Ask Azure about the workspace's region, and write corrections of the catalogue into the user's `folder`.
-
-    Data that the credentials may not read (often Microsoft.Compute, sometimes the quota) is left out, with a note. If
-    the workspace or its sizes cannot be read, nothing is written. `date` is the ISO date of the prices.
-    """
+    """Ask Azure about the workspace's region, and write corrections of the catalogue into the user's `folder`. Data
+    that the credentials may not read (often Microsoft.Compute, sometimes the quota) is left out, with a note. If the
+    workspace or its sizes cannot be read, nothing is written. `date` is the ISO date of the prices."""
     location = str(client.get("", api_version=WORKSPACE)["location"])
     provider = f"/subscriptions/{subscription_id}/providers/Microsoft.MachineLearningServices/locations/{location}"
     notes: list[str] = []

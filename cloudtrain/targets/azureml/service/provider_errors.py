@@ -46,9 +46,7 @@ Kind = type[TargetError] | type[SettingsError]
 
 @dataclass(frozen=True)
 class ErrorTemplate:
-    """The error that replaces one of Azure's. Its texts may contain fields such as `{said}`, which `_make_error` fills
-    in.
-    """
+    """The error that replaces one of Azure's. `_make_error` fills in the fields of its texts, such as `{said}`."""
 
     kind: Kind
     message: str
@@ -240,10 +238,8 @@ EXCEPTIONS: dict[str, ErrorTemplate] = {
     "FileNotFoundError": ErrorTemplate(TargetError, "a file of the Azure credentials is not there: {said}", "{login}"),
     "OSError": ErrorTemplate(TargetError, "the connection to Azure cannot be made: {said}", "check REQUESTS_CA_BUNDLE"),
 }
-"""Maps the class of an error, or of its cause, to our error; the first match counts.
-
-Timeouts and broken connections are `ServiceResponseError`, refused ones `ServiceRequestError`.
-"""
+"""Maps the class of an error, or of its cause, to our error; the first match counts. Timeouts and broken connections
+are `ServiceResponseError`, refused ones `ServiceRequestError`."""
 
 _ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
 
@@ -292,9 +288,7 @@ def _template_of(status: int, codes: list[str], message: str) -> ErrorTemplate:
 
 
 def error_fields(body: object) -> Mapping[str, Any]:
-    """Return the `error` of an answer, or the answer itself, because some services send the error without this
-    field.
-    """
+    """Return the `error` of an answer, or the answer itself: some services send the error without this field."""
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
     return inner if isinstance(inner, Mapping) else {}
 

@@ -240,11 +240,9 @@ class AzureMLService:
 
 
 def _is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None) -> bool:
-    """Return whether cloudtrain created the job, for the run of the same name.
-
-    cloudtrain's jobs have the property `RUN_PROPERTY`. If overrides removed the property from `request`, the job is
-    compared with `request` instead. Without `request`, a job that lacks the property counts as someone else's.
-    """
+    """Return whether cloudtrain created the job, for the run of the same name. cloudtrain's jobs have the property
+    `RUN_PROPERTY`. If overrides removed the property from `request`, the job is compared with `request` instead.
+    Without `request`, a job that lacks the property counts as someone else's."""
     properties = job["properties"]
     mark = (properties.get("properties") or {}).get(RUN_PROPERTY)
     if mark is not None:

@@ -86,10 +86,8 @@ def reason_of(error: object) -> Reason:
 
 
 def explain(status: RunStatus, log: RunLog) -> RunStatus:
-    """Return a failed run's status with the last output of the rank that failed first. `log` must include all ranks.
-
-    If the logs cannot be read or contain no error, the status is returned unchanged.
-    """
+    """Return a failed run's status with the last output of the rank that failed first. `log` must include all ranks. If
+    the logs cannot be read or contain no error, the status is returned unchanged."""
     try:
         log.discover()
         end = _first_failure(log, reason_of(log.details.get("error")).file)
@@ -116,12 +114,9 @@ class _End(NamedTuple):
 
 
 def _first_failure(log: RunLog, named: str | None) -> _End | None:
-    """Return the end of the log of the rank that failed first; None if no log ends with an error.
-
-    Ranks that only lost their connection to another rank are chosen last, because such an error often appears before
-    the error that caused it. Among the other ranks, the one whose log the service names (`named`) is chosen, or else
-    the one whose log ended first.
-    """
+    """Ranks that only lost their connection to another rank are chosen last, because such an error often appears before
+    the error that caused it. Among the others, the one whose log the service names (`named`) is chosen, or else the one
+    whose log ended first."""
 
     def suspicion(end: _End) -> tuple[bool, bool, float]:
         return bool(PEER_LOST.search("\n".join(end.lines[-6:]))), end.file.name != named, end.changed
@@ -174,11 +169,9 @@ STATES: dict[str, RunState] = {
     "Paused": RunState.PENDING,
     "NotResponding": RunState.RUNNING,
 }
-"""Maps every state that azure-ai-ml 1.35.2 knows to ours.
-
-The SDK stops waiting for a run that is `Paused` or `NotResponding`, but neither has ended. According to the API's
-documentation, a paused run may continue, and a run that does not respond may return to any state.
-"""
+"""Maps every state that azure-ai-ml 1.35.2 knows to ours. The SDK stops waiting for a run that is `Paused` or
+`NotResponding`, but neither has ended. According to the API's documentation, a paused run may continue, and a run that
+does not respond may return to any state."""
 
 _WHY = {
     "Paused": "the run was paused; it can be resumed in the studio",
@@ -194,21 +187,16 @@ def state_of(status: str) -> RunState:
 
 
 def is_ending(job: Mapping[str, Any]) -> bool:
-    """Return whether the job has ended or is ending, so that it cannot be cancelled.
-
-    The service also refuses to cancel a job while it saves the job's outputs (`Finalizing`).
-    """
+    """Return whether the job has ended or is ending, so that it cannot be cancelled. The service also refuses to cancel
+    a job while it saves the job's outputs (`Finalizing`)."""
     word = job["properties"]["status"]
     state = state_of(word)
     return state.is_final or state is RunState.STOPPING or word == "Finalizing"
 
 
 def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float | None, now: float) -> RunStatus:
-    """Return the status of a job, which the resource manager describes.
-
-    `details` are the run's details; empty if the run history does not have the run yet. `hourly` is the price of all
-    the job's machines in US dollars; None if unknown. `now` counts for jobs that have not ended yet.
-    """
+    """`job` is the resource manager's description, `details` the run history's (empty if it lacks the run). `hourly` is
+    the price of all the job's machines in US dollars. `now` counts for jobs that have not ended yet."""
     word = details.get("status") or job["properties"]["status"]
     state = state_of(word)
     created = seconds(details.get("createdTimeUtc")) or _created_at(job)
@@ -239,10 +227,7 @@ def listed_status(job: Mapping[str, Any]) -> RunStatus:
 
 
 def seconds(moment: str | None) -> float | None:
-    """Convert a time of the service, with up to seven decimal places, to seconds since the epoch.
-
-    Returns None for a text of another form.
-    """
+    """A time of the service has up to seven decimal places. None for a text of another form."""
     match = _MOMENT.fullmatch(moment or "")
     if match is None:
         return None
@@ -306,11 +291,8 @@ ClusterOf = Callable[[str], Mapping[str, Any] | None]
 def hourly_price(
     properties: Mapping[str, Any], details: Mapping[str, Any], cluster_of: ClusterOf, overlay: Overlay
 ) -> float | None:
-    """Return the price of all instances of a job in US dollars; None if unknown, as it is for spot capacity.
-
-    The run's `details` may lack the machines; `cluster_of` is called only if the job's body, `properties`, lacks them
-    too.
-    """
+    """In US dollars, for all instances; None if unknown, as it is for spot capacity. `cluster_of` is called only if
+    both `details` and the job's body, `properties`, lack the machines."""
     resources = properties.get("resources") or {}
     machines = details.get("compute") or {}
     count = int(machines.get("instanceCount") or resources.get("instanceCount") or 1)

@@ -130,10 +130,8 @@ _MOST = 256 << 20
 
 
 def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> AccountRef:
-    """Return the workspace in the middle part of a job's reference: `SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`.
-
-    If `place` is only the workspace's name, the rest comes from `account`, unless the settings lack it (`missing`).
-    """
+    """Return the workspace in the middle part of a job's reference: `SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`. If `place`
+    is only the workspace's name, the rest comes from `account`, unless the settings lack it (`missing`)."""
     if ":" in place:
         return AccountRef.parse(place)
     if {"subscription_id", "resource_group"} & set(missing):
@@ -167,9 +165,7 @@ def fetch_original(place: str, name: str, settings: AzureML, environ: Mapping[st
 
 
 def _code(client: Client, code_id: str) -> bytes | None:
-    """Return the files of a code asset as an archive; None if they are missing, too large, or the user may not read
-    them.
-    """
+    """None if the files are missing, too large, or the user may not read them."""
     with TemporaryDirectory(prefix="cloudtrain-") as scratch:
         try:
             folder = fetch_code(Blobs(client), code_id, Path(scratch, "code"))

@@ -72,11 +72,8 @@ def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: By
 
 
 def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter) -> str:
-    """Upload the folder `folder` of a bundle to the workspace's own storage, and return the address of the copy.
-
-    The name of the copy is `sha256`, the hash of the folder's content. The address ends with a slash, as azure-ai-ml
-    1.35.2 writes the addresses of build contexts.
-    """
+    """Return the address of the copy in the workspace's own storage, which is named by `sha256`, the hash of its
+    content. It ends with a slash, as azure-ai-ml 1.35.2 writes the addresses of build contexts."""
     blobs, place = Blobs(client), f"cloudtrain/folders/{sha256}"
     with _unpack(bundle) as source:
         files = list(_files(source / folder))
@@ -129,14 +126,8 @@ def _unpack(bundle: BundleWriter) -> Iterator[Path]:
 
 
 def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[_File]:
-    """Yield every file below a folder. Links become copies of their targets, because blobs have no links.
-
-    A link to a folder that contains the link itself is skipped.
-
-    Args:
-        prefix: the text before each file's path below the folder, such as `src/`.
-        above: the resolved paths of the parent folders, to detect cycles.
-    """
+    """Yield every file below a folder. Links become copies of their targets, because blobs have no links; a link to a
+    folder that contains the link itself is skipped. `above`: the resolved parent folders, to detect cycles."""
     here = folder.resolve()
     if here in above:
         return
@@ -159,10 +150,8 @@ def _text(name: str) -> str:
 
 
 def _container(client: Client, place: dict[str, Any]) -> Any:
-    """Return a client for `place`, the container that the service has created for the upload.
-
-    If the service's answer has a signature, the client uses the signature; otherwise it uses the credentials.
-    """
+    """Return a client for `place`, the container that the service has created for the upload. If the service's answer
+    has a signature, the client uses the signature; otherwise it uses the credentials."""
     storage = require("azure.storage.blob", extra="azureml")
     signed = (place.get("credential") or {}).get("sasUri")
     sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
@@ -187,9 +176,7 @@ def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: 
 
 
 def _counting(files: list[_File], on_bytes: ByteProgress | None) -> Callable[[_File, int], None]:
-    """Return a function that takes a file and the number of its bytes sent so far, and calls `on_bytes` with the total
-    of all files.
-    """
+    """The returned function takes a file and the bytes of it sent so far; `on_bytes` gets the total of all files."""
     total, sent, lock = sum(file.size for file in files), dict.fromkeys(files, 0), Lock()
     sent_of_all = 0
 
@@ -229,11 +216,9 @@ class File(NamedTuple):
 
 
 def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path) -> list[Path]:
-    """Copy everything under `path` into `destination`, which is created, and return the written files.
-
-    The content of the folder `path` goes directly into `destination`. With an empty path, `destination` gets a folder
-    for each result, such as `model`. `path` can also name a single file, such as `model/weights.pt`.
-    """
+    """Copy everything under `path` into `destination`, which is created, and return the written files. The content of
+    the folder `path` goes directly into `destination`. With an empty path, `destination` gets a folder for each result,
+    such as `model`. `path` can also name a single file, such as `model/weights.pt`."""
     results = Results(blobs, job)
     path = results.check_path(path.strip("/"))
     files: dict[str, File] = {}
@@ -249,12 +234,8 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
 
 
 def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
-    """Copy the files of a code asset into `destination`, which is created.
-
-    Raises:
-        NotThere: the asset does not exist.
-        TargetError: the user may not read the asset's files, or a file's path is not allowed.
-    """
+    """`destination` is created. Raises `NotThere` if the asset does not exist, and `TargetError` if the user may not
+    read its files, or a file's path is not allowed."""
     address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition("?")[0]
     container_url, root = code_folder(address)
     container = blobs.beside(container_url)
@@ -267,10 +248,8 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
 
 
 def code_folder(address: str) -> tuple[str, str]:
-    """Split the address of a code asset's files into the container's address and the folder in the container.
-
-    The folder of `upload_code` has one level; the SDK's has several.
-    """
+    """Split the address of a code asset's files into the container's address and the folder in the container. The
+    folder of `upload_code` has one level; the SDK's has several."""
     match = re.fullmatch(r"(https://[^/]+\.blob\.[^/]+/[^/]+)/(.+)", address.rstrip("/"))
     container, _, folder = address.rstrip("/").rpartition("/")
     return (match[1], match[2]) if match else (container, folder)
@@ -318,10 +297,8 @@ class Results:
         yield from files
 
     def _resolve(self, name: str) -> Where | None:
-        """Return the storage location that the service chose for an output.
-
-        Returns None if the job itself names a location, or if the run history has none or may not be read.
-        """
+        """Return the storage location that the service chose for an output. Returns None if the job itself names a
+        location, or if the run history has none or may not be read."""
         output = name.rpartition("/")[2]
         if self._job["properties"]["outputs"][output].get("uri"):
             return None
@@ -332,10 +309,6 @@ class Results:
         return place_of(uri, self._workspace) if uri else None
 
     def _at(self, name: str, where: Where, rest: str) -> Iterator[File]:
-        """Yield the files at or below the path `rest` in the result `name`, which is stored at `where`.
-
-        With an empty `rest`, yield all files of the result. A result can also be a single file.
-        """
         container = self._blobs.container(where)
         root = where.path.rstrip("/")
         prefix = f"{root}/{rest}" if root else rest
@@ -401,18 +374,14 @@ def _copy(file: File, place: Path, check: Check) -> bool:
 _VERSIONS = {"code": CODE, "environment": ENVIRONMENT}
 
 HASH = "cloudtrain.sha256"
-"""A code asset's property with the hash of its content.
-
-The SDK's own property (`hash_sha256`) follows other rules; the SDK would mistake our hash for its own.
-"""
+"""A code asset's property with the hash of its content. The SDK's own property (`hash_sha256`) follows other rules; the
+SDK would mistake our hash for its own."""
 
 
 def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
-    """Create an asset; return False if it exists already. An interrupted creation is repeated from the beginning.
-
-    An environment that the user has named is sent even if it exists, as azure-ai-ml does, to update its tags and
-    description. The service refuses other changes to it.
-    """
+    """Create an asset; return False if it exists already. An interrupted creation is repeated from the beginning. An
+    environment that the user has named is sent even if it exists, as azure-ai-ml does, to update its tags and
+    description. The service refuses other changes to it."""
     *_, name, _, version = item.destination.split("/")
     named = item.kind == "environment" and name != UNNAMED
     if not named and _is_there(client, item):
