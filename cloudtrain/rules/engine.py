@@ -13,9 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from cloudtrain.code.tree import Tree
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import TargetUnavailable, UsageError, did_you_mean, shortened
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import (
@@ -326,6 +328,12 @@ def declare(code: str, level: Level, text: str) -> None:
     """
     assert code not in registered, f"two rules are called {code}"
     registered[code] = Rule(code, level, None, text)
+
+
+def declare_all(file: Path) -> None:
+    """Register the rules of a TOML table, each with its level and its documentation, as `declare` does."""
+    for code, row in load_toml(file.read_text("utf-8")).items():
+        declare(code, Level(row["level"]), row["text"])
 
 
 def level_of(code: str) -> Level:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 # The API's operations and field names for training jobs and processing jobs, which have the same life cycle.
 
 
-@dataclass(frozen=True)
-class JobKind:
+class JobKind(NamedTuple):
     """The boto3 operations and API field names of one job type."""
 
     noun: str
@@ -21,64 +19,46 @@ class JobKind:
     started: str
     ended: str
     summaries: str
+    log_group: str
+    create: str
+    describe: str
+    stop: str
+    list: str
     outputs: str
     """The field with the location of results and their KMS key."""
-    log_group: str
 
-    @property
-    def _words(self) -> str:
-        return f"{self.noun}_job"
+    @classmethod
+    def of(cls, noun: str, outputs: str) -> JobKind:
+        """Return the names for a type of jobs: `training` gives `TrainingJobName` and `create_training_job`."""
+        title = "".join(word.capitalize() for word in noun.split("_"))
+        return cls(
+            noun,
+            name=f"{title}JobName",
+            status=f"{title}JobStatus",
+            arn=f"{title}JobArn",
+            started=f"{title}StartTime",
+            ended=f"{title}EndTime",
+            summaries=f"{title}JobSummaries",
+            log_group=f"/aws/sagemaker/{title}Jobs",
+            create=f"create_{noun}_job",
+            describe=f"describe_{noun}_job",
+            stop=f"stop_{noun}_job",
+            list=f"list_{noun}_jobs",
+            outputs=outputs,
+        )
 
-    @property
-    def create(self) -> str:
-        return f"create_{self._words}"
 
-    @property
-    def describe(self) -> str:
-        return f"describe_{self._words}"
-
-    @property
-    def stop(self) -> str:
-        return f"stop_{self._words}"
-
-    @property
-    def list(self) -> str:
-        return f"list_{self._words}s"
-
-
-TRAINING = JobKind(
-    noun="training",
-    name="TrainingJobName",
-    status="TrainingJobStatus",
-    arn="TrainingJobArn",
-    started="TrainingStartTime",
-    ended="TrainingEndTime",
-    summaries="TrainingJobSummaries",
-    outputs="OutputDataConfig",
-    log_group="/aws/sagemaker/TrainingJobs",
-)
-
-PROCESSING = JobKind(
-    noun="processing",
-    name="ProcessingJobName",
-    status="ProcessingJobStatus",
-    arn="ProcessingJobArn",
-    started="ProcessingStartTime",
-    ended="ProcessingEndTime",
-    summaries="ProcessingJobSummaries",
-    outputs="ProcessingOutputConfig",
-    log_group="/aws/sagemaker/ProcessingJobs",
-)
-
+TRAINING = JobKind.of("training", outputs="OutputDataConfig")
+PROCESSING = JobKind.of("processing", outputs="ProcessingOutputConfig")
 KINDS = (TRAINING, PROCESSING)
 
 
-def kind_of(body: Mapping[str, Any]) -> JobKind:
-    """Return the job type of a request or job description: training or processing.
+def kind_of(body: Mapping[str, Any], kinds: tuple[JobKind, ...] = KINDS) -> JobKind:
+    """Return the job type of a request or job description.
 
     The first name counts: an override may add the other type's name, which stands behind.
     """
-    return next(kind for name in body for kind in KINDS if kind.name == name)
+    return next(kind for name in body for kind in kinds if kind.name == name)
 
 
 # `s3://bucket/key`, the form of all S3 addresses.

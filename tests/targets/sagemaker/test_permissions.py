@@ -60,8 +60,8 @@ def _names(operation: ast.expr) -> list[str]:
     if operation.value.id == "TUNING":
         return [getattr(TUNING, operation.attr)]
     kinds = [kind for kind in KINDS if operation.value.id in ("kind", kind.noun.upper())]
-    if operation.attr == "describe":
-        kinds.append(TUNING)  # its service describes as the one of jobs does
+    if operation.attr in ("create", "describe"):
+        kinds.append(TUNING)  # its service creates and describes as the one of jobs does
     return [getattr(kind, operation.attr) for kind in kinds]
 
 

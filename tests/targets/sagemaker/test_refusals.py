@@ -11,7 +11,7 @@ from botocore.parsers import ResponseParserError  # noqa: TID253
 
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
-from cloudtrain.targets.sagemaker.service.clients import CODES, FailedCall, translate_error
+from cloudtrain.targets.sagemaker.service.clients import FailedCall, error_templates, translate_error
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.server import FakeAws
 from tests.targets.sagemaker.conftest import REF, plan_of
@@ -24,7 +24,7 @@ def answered(code: str, message: str = "", status: int = 400) -> theirs.ClientEr
     return theirs.ClientError(response, "CreateTrainingJob")
 
 
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", error_templates("codes"))
 def test_every_code(code: str) -> None:
     """One line, without a final stop, with the service's own words where it has some, and a hint that can be typed."""
     error = translate_error(answered(code, "Because it is so.\n  Really."), CALL)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
@@ -15,11 +17,10 @@ from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.settings import AwsPlace
 from cloudtrain.version import __version__
 
-# Translate AWS's errors into cloudtrain's: `CODES` for AWS's error codes, `EXCEPTIONS` for exceptions of botocore.
+# Translate AWS's errors into cloudtrain's.
 
 
-@dataclass(frozen=True)
-class FailedCall:
+class FailedCall(NamedTuple):
     """A failed request, for messages: service, operation such as `CreateTrainingJob`, and name of the job or bucket."""
 
     service: str
@@ -28,24 +29,11 @@ class FailedCall:
     profile: str | None = None
     about: str = ""
 
-    @property
-    def action(self) -> str:
-        """Return the action's name as IAM policies spell it."""
-        return f"{_POLICY_NAMES.get(self.service, self.service)}:{self.operation}"
-
-    @property
-    def login(self) -> str:
-        """Return the command that gets new credentials."""
-        return f"`aws sso login{f' --profile {self.profile}' if self.profile else ''}`"
-
-
-_POLICY_NAMES = {"service-quotas": "servicequotas"}
 
 Kind = type[TargetError] | type[SettingsError]
 
 
-@dataclass(frozen=True)
-class AwsErrorTemplate:
+class AwsErrorTemplate(NamedTuple):
     """cloudtrain's error for an AWS error. Its texts may contain names such as `{action}`, which are filled in."""
 
     kind: Kind
@@ -53,126 +41,22 @@ class AwsErrorTemplate:
     hint: str | None = None
 
 
-_EXPIRED = AwsErrorTemplate(
-    Expired, "the AWS credentials have expired", "get new ones: {login}, or refresh the environment's"
-)
-_UNKNOWN_KEY = AwsErrorTemplate(
-    TargetError,
-    "AWS does not accept the credentials: {said}",
-    "`aws sts get-caller-identity` shows whose they are; log in with {login} or `aws configure`",
-)
-_DENIED = AwsErrorTemplate(Denied, "the credentials may not do `{action}`: {said}", "ask for the permission `{action}`")
-_THROTTLED = AwsErrorTemplate(TargetUnreachable, "AWS limits the rate of `{action}`: {said}", "try again in a minute")
-_BROKEN = AwsErrorTemplate(TargetUnreachable, "AWS could not answer `{action}`: {said}", "try again in a minute")
-_NO_BUCKET = AwsErrorTemplate(
-    NotThere,
-    "there is no bucket `{about}`",
-    "create it with `aws s3 mb s3://{about} --region {region}`, or name another bucket",
-)
-_ELSEWHERE = AwsErrorTemplate(
-    TargetError,
-    "the bucket `{about}` is in another region than `{region}`",
-    "name a bucket of that region, or the bucket's region: `region` in [sagemaker]",
-)
-
-_GONE = AwsErrorTemplate(NotThere, "there is no `{about}`")
-_GONE_HERE = AwsErrorTemplate(NotThere, "there is no `{about}` in `{region}`")
-
-CODES: dict[str, AwsErrorTemplate] = {
-    "ResourceInUse": AwsErrorTemplate(NameTaken, "SageMaker has a job `{about}` already", "give the job another name"),
-    "ResourceLimitExceeded": AwsErrorTemplate(
-        TargetError,
-        "the account's quota does not allow this job: {said}",
-        "request more of {quota} in Service Quotas: https://console.aws.amazon.com/servicequotas/home/services/sagemaker",
-    ),
-    "ValidationException": AwsErrorTemplate(
-        TargetError, "SageMaker refuses the request: {said}", "run `cloudtrain check` for details"
-    ),
-    "NoSuchBucket": _NO_BUCKET,
-    "KMS.DisabledException": AwsErrorTemplate(
-        TargetError, "the KMS key is disabled: {said}", "enable the key, or name another"
-    ),
-    "KMS.NotFoundException": AwsErrorTemplate(
-        TargetError, "there is no such KMS key: {said}", "name a key of `{region}`: `output_kms_key` in [sagemaker]"
-    ),
-    "OptInRequired": AwsErrorTemplate(
-        TargetError, "the account has not opted in to `{region}`: {said}", "enable the region in the account's settings"
-    ),
-    **dict.fromkeys("ResourceNotFound ResourceNotFoundException NoSuchResourceException".split(), _GONE_HERE),
-    **dict.fromkeys("NoSuchEntity NoSuchKey 404".split(), _GONE),
-    **dict.fromkeys(
-        "PermanentRedirect 301 AuthorizationHeaderMalformed IllegalLocationConstraintException".split(), _ELSEWHERE
-    ),
-    **dict.fromkeys("AccessDenied AccessDeniedException UnauthorizedOperation AllAccessDisabled 403".split(), _DENIED),
-    **dict.fromkeys("ExpiredToken ExpiredTokenException RequestExpired TokenRefreshRequired".split(), _EXPIRED),
-    **dict.fromkeys(
-        "InvalidClientTokenId UnrecognizedClientException InvalidAccessKeyId InvalidSignatureException AuthFailure "
-        "SignatureDoesNotMatch MissingAuthenticationToken MissingAuthenticationTokenException InvalidToken".split(),
-        _UNKNOWN_KEY,
-    ),
-    **dict.fromkeys(
-        "Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException "
-        "TooManyRequestsException RequestLimitExceeded LimitExceededException SlowDown".split(),
-        _THROTTLED,
-    ),
-    **dict.fromkeys(
-        "InternalError InternalFailure InternalServerError InternalServiceError ServiceException ServiceUnavailable "
-        "ServiceUnavailableException RequestTimeout RequestTimeoutException 500 502 503 504".split(),
-        _BROKEN,
-    ),
+_ERRORS: dict[str, Kind] = {
+    kind.__name__: kind
+    for kind in (Denied, Expired, NameTaken, NotThere, SettingsError, TargetError, TargetUnreachable)
 }
-"""Maps error codes to cloudtrain's errors.
 
-The codes are those of SageMaker, CloudWatch Logs, S3, STS, IAM and Service Quotas that a user can meet. The numbers are
-S3's answers to HEAD, which have no body.
-"""
 
-_LOGIN = AwsErrorTemplate(
-    TargetError, "there are no usable AWS credentials: {said}", "log in: {login}, or `aws configure`"
-)
-_NO_ANSWER = AwsErrorTemplate(
-    TargetUnreachable,
-    "AWS does not answer `{action}`: {said}",
-    "check the network, the proxy and the region `{region}`",
-)
+@cache
+def error_templates(field: Literal["codes", "exceptions"]) -> Mapping[str, AwsErrorTemplate]:
+    """Map AWS's error codes, or botocore's error classes, to cloudtrain's errors, from the table `errors.toml`."""
+    rows = load_toml(Path(__file__).with_name("errors.toml").read_text("utf-8"))["errors"]
+    return {
+        name: AwsErrorTemplate(_ERRORS[row["kind"]], row["message"], row.get("hint"))
+        for row in rows
+        for name in row.get(field, "").split()
+    }
 
-_LOGIN_ENDED = AwsErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}")
-
-EXCEPTIONS: dict[str, AwsErrorTemplate] = {
-    "NoCredentialsError": AwsErrorTemplate(
-        TargetError, "there are no AWS credentials", "log in: {login}, or `aws configure`"
-    ),
-    "ProfileNotFound": AwsErrorTemplate(
-        SettingsError, "there is no AWS profile `{profile}`", "`aws configure list-profiles` lists them"
-    ),
-    "ConfigParseError": AwsErrorTemplate(SettingsError, "the AWS configuration cannot be read: {said}"),
-    "InvalidConfigError": AwsErrorTemplate(SettingsError, "the AWS configuration is wrong: {said}"),
-    "NoRegionError": AwsErrorTemplate(
-        SettingsError, "no AWS region is known", "set `region` in [sagemaker], or AWS_REGION"
-    ),
-    "InvalidRegionError": AwsErrorTemplate(
-        SettingsError, "`{region}` is not an AWS region", "set `region` in [sagemaker]"
-    ),
-    "ParamValidationError": AwsErrorTemplate(
-        TargetError, "boto3 refuses the request: {said}", "pip install --upgrade boto3"
-    ),
-    "SSLError": AwsErrorTemplate(
-        TargetError, "the connection to AWS is not trusted: {said}", "set AWS_CA_BUNDLE to the proxy's certificate"
-    ),
-    "ResponseParserError": _BROKEN,
-    "BotoCoreError": AwsErrorTemplate(TargetError, "boto3 cannot do `{action}`: {said}"),
-    **dict.fromkeys(("PartialCredentialsError", "CredentialRetrievalError", "MetadataRetrievalError"), _LOGIN),
-    **dict.fromkeys(("TokenRetrievalError", "SSOError", "LoginError"), _LOGIN_ENDED),
-    **dict.fromkeys(
-        "HTTPClientError ConnectionError RetriesExceededError IncompleteReadError ResponseStreamingError".split(),
-        _NO_ANSWER,
-    ),
-}
-"""Maps botocore's error classes, or their nearest listed bases, to cloudtrain's errors.
-
-Timeouts and closed connections are `HTTPClientError`, and refused connections are `ConnectionError`. If a download is
-interrupted too often, s3transfer raises `RetriesExceededError`.
-"""
 
 _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGNORECASE)
 """SageMaker's text for a job that does not exist, in a ValidationException."""
@@ -182,13 +66,14 @@ def translate_error(error: Exception, call: FailedCall) -> TargetError | Setting
     """Return cloudtrain's error for an error of botocore."""
     template, said = _template_of(error)
     quota = re.search(r"service limit '([^']+)'", said)
+    policy_name = call.service.replace("-", "")  # `servicequotas`, as IAM policies spell it
     values = {
         "said": " ".join(said.split()).rstrip(".") or "it gives no reason",
-        "action": call.action,
+        "action": f"{policy_name}:{call.operation}",
         "about": call.about or call.operation,
         "region": call.region or "the default region",
         "profile": call.profile,
-        "login": call.login,
+        "login": f"`aws sso login{f' --profile {call.profile}' if call.profile else ''}`",
         "quota": f"`{quota[1]}`" if quota else "it",  # such as `ml.p4d.24xlarge for training job usage`
     }
     return template.kind(
@@ -202,18 +87,18 @@ def _template_of(error: Exception) -> tuple[AwsErrorTemplate, str]:
         code, said = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
         if code == "ValidationException" and _NOT_FOUND.search(said):
             code = "ResourceNotFound"
-        return CODES.get(code) or _unknown(code, response), said
-    names = [kind.__name__ for kind in type(error).__mro__]
-    found = next((EXCEPTIONS[name] for name in names if name in EXCEPTIONS), None)
+        return error_templates("codes").get(code) or _unknown(code, response), said
+    names, templates = [kind.__name__ for kind in type(error).__mro__], error_templates("exceptions")
+    found = next((templates[name] for name in names if name in templates), None)
     assert found is not None, f"{type(error).__name__} is not an error of botocore"
     return found, str(error)
 
 
 def _unknown(code: str, response: JsonObject) -> AwsErrorTemplate:
-    """Return the error for an error code that is not in `CODES`. For HTTP status 500 and above, it suggests a retry."""
+    """Return the error for a code that `errors.toml` lacks. For HTTP status 500 and above, it suggests a retry."""
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
-        return _BROKEN
+        return error_templates("codes")["InternalError"]
     return AwsErrorTemplate(
         TargetError, f"AWS refuses `{{action}}` ({code.replace('{', '').replace('}', '')}): {{said}}"
     )

@@ -289,6 +289,8 @@ class SageMakerService:
 
     in_flight = 60.0
     names_are_unique = True
+    kinds: tuple[JobKind, ...] = KINDS
+    """The types of jobs that a run can be."""
 
     def __init__(self, environ: Mapping[str, str], pace: Pace | None = None) -> None:
         self._environ = environ
@@ -297,7 +299,6 @@ class SageMakerService:
         self._clients: dict[str, Clients] = {}
 
     def can_check(self, settings: SageMaker) -> bool:
-
         return credentials_in_sight(settings, self._environ)
 
     def check(self, job: TrainingJob, settings: SageMaker, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
@@ -338,16 +339,14 @@ class SageMakerService:
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """If SageMaker refuses the request because the job exists, the job may be this run's: botocore may have
         repeated the request, or an earlier process may have sent it (`again`). If it is this run's job, the call
-        succeeds.
-
-        """
-        clients, kind = self._at(plan.place), kind_of(plan.request)
+        succeeds."""
+        kind = kind_of(plan.request, self.kinds)
         try:
-            clients.call("sagemaker", kind.create, **plan.request)
+            self._at(plan.place).call("sagemaker", kind.create, **plan.request)
         except NameTaken as error:
             if not (again or was_repeated(error)):
                 raise
-            self._ours(plan.ref, kind, plan.request)
+            self._ours(plan.ref, kind, plan.request if kind in KINDS else None)
         except TargetUnreachable:
             # The answer is lost, but the job may exist.
             if not self.has(plan.ref):
@@ -355,7 +354,7 @@ class SageMakerService:
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        return any(self._ours(ref, kind) for kind in KINDS)
+        return any(self._ours(ref, kind) for kind in self.kinds)
 
     def withdraw(self, ref: RunRef) -> bool:
         return not self.has(ref)
@@ -442,7 +441,7 @@ class SageMakerService:
             return None
 
     def _find_job(self, ref: RunRef) -> tuple[JobKind, JsonObject]:
-        for kind in KINDS:
+        for kind in self.kinds:
             description = self._describe(ref, kind)
             if description is not None:
                 return kind, description

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from io import BytesIO
 
-from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable, UsageError
+from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.job.sweep import Objective
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus, Trial
@@ -20,21 +20,11 @@ from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, place_of
 from cloudtrain.targets.sagemaker.compile.sweep import continued, parents_of
 from cloudtrain.targets.sagemaker.plan import TRAINING, JobKind, S3Uri
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
-from cloudtrain.targets.sagemaker.service.clients import Clients, not_found, was_repeated
+from cloudtrain.targets.sagemaker.service.clients import Clients
 from cloudtrain.targets.sagemaker.service.service import SageMakerService, seconds, state_of
 from cloudtrain.targets.sagemaker.settings import AwsPlace
 
-TUNING = JobKind(
-    noun="hyper_parameter_tuning",
-    name="HyperParameterTuningJobName",
-    status="HyperParameterTuningJobStatus",
-    arn="HyperParameterTuningJobArn",
-    started="CreationTime",
-    ended="HyperParameterTuningEndTime",
-    summaries="HyperParameterTuningJobSummaries",
-    outputs="OutputDataConfig",
-    log_group=TRAINING.log_group,
-)
+TUNING = JobKind.of("hyper_parameter_tuning", outputs="OutputDataConfig")
 
 STATES: dict[str, RunState] = {
     "Completed": RunState.SUCCEEDED,
@@ -51,6 +41,8 @@ STATES: dict[str, RunState] = {
 class SageMakerTuner(SageMakerService):
     """Submits and manages tuning jobs. Shares requests, retries and credentials with `SageMakerService`."""
 
+    kinds = (TUNING,)
+
     def __init__(self, environ: Mapping[str, str], pace: Pace | None = None) -> None:
         super().__init__(environ, pace)
         self._ended: dict[RunRef, int] = {}
@@ -59,24 +51,9 @@ class SageMakerTuner(SageMakerService):
         training = {**plan.request["TrainingJobDefinition"], TRAINING.name: plan.run_name}
         return super().upload(replace(plan, request=training), bundle, on_bytes=on_bytes)
 
-    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        try:
-            self._at(plan.place).call("sagemaker", TUNING.create, **plan.request)
-        except NameTaken as error:
-            if not (again or was_repeated(error)):
-                raise
-            self._ours(plan.ref, TUNING)
-        except TargetUnreachable:
-            if not self.has(plan.ref):
-                raise
-        return plan.ref
-
-    def has(self, ref: RunRef) -> bool:
-        return self._ours(ref, TUNING)
-
     def status(self, ref: RunRef) -> RunStatus:
         """The metrics are the best objective value and the trial counts."""
-        found = self._tuning(ref)
+        _, found = self._find_job(ref)
         state = STATES.get(found[TUNING.status], RunState.RUNNING)
         counts = found.get("TrainingJobStatusCounters", {})
         ended = sum(counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped"))
@@ -112,16 +89,16 @@ class SageMakerTuner(SageMakerService):
 
     def stop(self, ref: RunRef) -> None:
         """Ask the tuner and every running trial to stop. Does nothing if the tuning job has ended."""
-        if STATES.get(self._tuning(ref)[TUNING.status]) is RunState.RUNNING:
+        if STATES.get(self._find_job(ref)[1][TUNING.status]) is RunState.RUNNING:
             self._at(ref.place).call("sagemaker", TUNING.stop, **{TUNING.name: ref.name})
 
     def trials(self, ref: RunRef) -> list[Trial]:
         """The trials of the tuning jobs that this one continues come first."""
-        rows = [row for name in [*parents_of(self._tuning(ref)), ref.name] for row in self._rows(ref, name)]
+        rows = [row for name in [*parents_of(self._find_job(ref)[1]), ref.name] for row in self._rows(ref, name)]
         return [_trial(number, row) for number, row in enumerate(rows, 1)]
 
     def objective(self, ref: RunRef) -> Objective | None:
-        config = self._tuning(ref)["HyperParameterTuningJobConfig"].get("HyperParameterTuningJobObjective")
+        config = self._find_job(ref)[1]["HyperParameterTuningJobConfig"].get("HyperParameterTuningJobObjective")
         if config is None:
             return None
         word = "maximize" if config["Type"] == "Maximize" else "minimize"
@@ -152,12 +129,6 @@ class SageMakerTuner(SageMakerService):
             found = self._describe(parent, TUNING) or {}
             self._ended[parent] = sum(found.get("TrainingJobStatusCounters", {}).values())
         return self._ended[parent]
-
-    def _tuning(self, ref: RunRef) -> JsonObject:
-        found = self._describe(ref, TUNING)
-        if found is None:
-            raise not_found(ref.name, self._at(ref.place).region())
-        return found
 
 
 def _trial(number: int, row: JsonMapping) -> Trial:
@@ -214,24 +185,17 @@ def _objects(clients: Clients, request: JsonMapping) -> Iterator[tuple[str, byte
     drivers = place_of(request, DRIVERS)
     places = [drivers, place_of(request, CODE)] if drivers else [code_uri(request)]
     left = _MOST
-    for place in places:
-        where = S3Uri.parse(place) if place else None
-        if where is None:
-            continue
+    for where in (S3Uri.parse(place) for place in places if place):
         try:
-            for key, size in _keys(clients, where):
-                left -= size
+            for row in clients.objects(Bucket=where.bucket, Prefix=where.key):
+                if row["Key"].endswith("/"):
+                    continue
+                left -= row["Size"]
                 if left < 0:
                     return
-                yield f"s3://{where.bucket}/{key}", _content(clients, where.bucket, key)
+                yield f"s3://{where.bucket}/{row['Key']}", _content(clients, where.bucket, row["Key"])
         except TargetError:
             continue  # the code is gone, or the caller may not read it
-
-
-def _keys(clients: Clients, where: S3Uri) -> Iterator[tuple[str, int]]:
-    for row in clients.objects(Bucket=where.bucket, Prefix=where.key):
-        if not row["Key"].endswith("/"):
-            yield row["Key"], row["Size"]
 
 
 def _content(clients: Clients, bucket: str, key: str) -> bytes:
