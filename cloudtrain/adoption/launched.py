@@ -185,7 +185,6 @@ _TASK_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task")
 
 
 def _tasks(options: Mapping[str, str]) -> int:
-    """Return the number of tasks on each node."""
     total, each, nodes = (options.get(name, "") for name in ("ntasks", "ntasks-per-node", "nodes"))
     if each.isdecimal():
         return int(each)
@@ -211,7 +210,6 @@ def _settle_gpus(options: dict[str, str], nodes: int, tasks: int) -> dict[str, s
 
 
 def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
-    """Set the instances and the processes that `sbatch` and `srun` ask for."""
     options = {**batch, **(launch.srun or {})}
     tasks, nodes = _tasks(options), options.get("nodes", "").rpartition("-")[2]
     total = options.get("ntasks", "")
@@ -230,7 +228,6 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
 
 
 def _settle_container(launch: TrainingLaunch) -> None:
-    """Set the image and the settings of the container in which `srun` starts the processes."""
     options = launch.srun or {}
     for target, container_settings in parts("container").items() if options else ():
         container = container_settings(options)
@@ -397,7 +394,6 @@ _TASK_KEYS = frozenset({"name", "run", "num_nodes", "resources", "envs", "setup"
 
 
 def _lose_rest(launch: TrainingLaunch, data: Mapping[str, Any], resources: Mapping[str, Any]) -> None:
-    """List what no field of a job says."""
     why = "a job has no field for this; settings of the target may have one"
     image = str(resources.get("image_id") or "")
     expressed = {"accelerators", "use_spot", *(["image_id"] if image.startswith("docker:") else [])}

@@ -265,7 +265,6 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
 
 
 def _hosts(file: str) -> list[int]:
-    """Return the number of slots of each host in a hostfile."""
     lines = [line.split("#")[0].split() for line in _text(file).splitlines()]
     return [int((re.search(r"slots=(\d+)", " ".join(words)) or ["", "1"])[1]) for words in lines if words]
 

@@ -139,7 +139,6 @@ def _scalar(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text in double quotes, for YAML and TOML."""
     return "".join(
         letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in json.dumps(text, ensure_ascii=False)
     )
@@ -308,7 +307,6 @@ def settled(draft: Draft) -> TrainingJob:
 
 
 def _from(place: Path, folder: str, path: str) -> str:
-    """Convert a path relative to `folder` into a path relative to `place`."""
     there = os.path.join(folder, path)  # noqa: PTH118 - a path that is absolute already stays
     if os.path.isabs(path):  # noqa: PTH117
         return path
@@ -444,7 +442,6 @@ def _content(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
 
 
 def _compiled(target: Target, draft: Draft, settings: Any, context: CompileContext) -> Plan:
-    """Write the draft as a job file, parse this text, and return the plan of the parsed job."""
     text = _text(draft)
     assert read_document(text, "yaml").data == _content(draft)[0], "the file says what was drafted"
     file = parse(text, format="yaml", file="job.yaml")

@@ -86,7 +86,6 @@ def outside_folders(script: Path) -> list[Path]:
 
 
 def _copy_of(folder: Path, copy: Path) -> Path:
-    """Copy the folder of a script to `copy`, and return `copy`."""
     files = size = 0
     hint = "put the script, with the files that it needs, into a folder of its own"
 

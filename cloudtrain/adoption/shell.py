@@ -80,7 +80,6 @@ class _Reader:
         return commands
 
     def _command(self) -> tuple[ShellCommand, str]:
-        """Read one command and the separator after it."""
         command = ShellCommand("")
         while self.at < len(self.text):
             if self.text.startswith("\\\n", self.at):

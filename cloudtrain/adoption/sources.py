@@ -161,7 +161,6 @@ def _python_of(cell: str) -> str:
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
-    """Yield the lines, with each shell line that ends in a backslash joined with the line after it."""
     shell = ""
     for line in lines:
         if shell or _SHELL.match(line):
@@ -224,7 +223,6 @@ def _parsed(fields: dict[str, Any], comments: dict[tuple[str | int, ...], str]) 
 
 
 def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> None:
-    """Replace what looks like a secret in the launch, and list it without its value."""
     from cloudtrain.rules.values import secret_values
 
     for secret in secret_values(job):

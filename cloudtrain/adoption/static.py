@@ -185,7 +185,6 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _known(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Return the value of an expression that consists of literals and of the variables `names`."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):

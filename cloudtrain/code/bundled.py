@@ -95,7 +95,6 @@ def copy_script(name: str, destination: Path) -> Path:
 
 
 def _script_folders() -> list[Path]:
-    """Return the folders of the scripts, sorted by name, from the first of `_FOLDERS` that exists."""
     place = next((folder for folder in _FOLDERS if folder.is_dir()), None)
     if place is None:
         return []
@@ -103,7 +102,6 @@ def _script_folders() -> list[Path]:
 
 
 def _summary(folder: Path) -> str:
-    """Return the first line of the entry point's docstring, or the README's title if there is no docstring."""
     docstring = ast.get_docstring(ast.parse((folder / _ENTRY_POINT).read_text(encoding="utf-8")))
     if docstring:
         return docstring.splitlines()[0]

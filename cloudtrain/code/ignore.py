@@ -384,7 +384,6 @@ class Rules:
 
 
 def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
-    """Parse one line of an ignore file; return None for a blank line or a comment."""
     shown = os.fsdecode(text)
     try:
         pattern = pattern_of(text)

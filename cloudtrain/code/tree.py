@@ -107,7 +107,6 @@ def _digest(place: str, expected: int, path: str | None) -> Digest | OSError:
 
 
 def _secrets(content: bytes, path: str) -> tuple[Secret, ...]:
-    """Return the secrets in a file. The rules are loaded when the first file needs them."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as Windows writes it
         content = content.decode("utf-16", "replace").encode("utf-8", "replace")
     spans = suspects(content, path)
@@ -383,7 +382,6 @@ def _deflate(compressobj: Callable[[int, int, int], Any], level: int, block: byt
 
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the bytes of `pieces` in blocks of equal size; the last block may be shorter."""
     parts: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -450,7 +448,6 @@ def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
 
 
 def _tar(sources: Iterable[tuple[Entry, str]]) -> Iterator[bytes]:
-    """Yield the bytes of the tar, in pieces of any size."""
     length = 0
     for entry, place in sources:
         header = _header(entry)
@@ -479,7 +476,6 @@ def _header(entry: Entry) -> bytes:
 
 
 def _content(entry: Entry, place: str) -> Iterator[bytes]:
-    """Yield the file's bytes, and check that they match the entry."""
     digest, left = hashlib.sha256(), entry.size
     try:
         descriptor = open_regular(place)

@@ -136,8 +136,6 @@ def walk(
 
 
 class _Folder(NamedTuple):
-    """A folder that has not been read yet."""
-
     path: str
     """The path in the bundle: `a/b/`, or empty for the root."""
     place: str

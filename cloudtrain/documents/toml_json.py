@@ -101,8 +101,6 @@ def _unreadable(message: str, text: str, lines: _Lines) -> Unreadable:
 
 
 class _Lines:
-    """Converts offsets in a text to lines and columns."""
-
     def __init__(self, text: str) -> None:
         self._starts = [0, *(index + 1 for index, char in enumerate(text) if char == "\n")]
 
@@ -131,7 +129,6 @@ class _Scanner:
         return offset + 1
 
     def _skip(self, offset: int) -> int:
-        """Return the offset after white space, line breaks and comments."""
         match = self.space.match(self.text, offset)
         assert match is not None
         return match.end()
@@ -222,7 +219,6 @@ class _TomlScanner(_Scanner):
 
 
 def _string(literal: str) -> str:
-    """Return the text of a TOML string in any of its four notations."""
     return str(load_toml(f"x = {literal}")["x"])
 
 

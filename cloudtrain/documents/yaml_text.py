@@ -179,8 +179,6 @@ def _place_of(error: yaml.YAMLError, text: str) -> Place | None:
 
 
 class _Reader:
-    """Converts nodes to values, and records positions."""
-
     def __init__(self) -> None:
         self.notes = Notes()
         self._count = 0

@@ -39,6 +39,10 @@ FilledPath = Annotated[Text, BeforeValidator(_path_text)]
 Channel = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 """The name of a channel."""
 
+InputMode = Literal["mount", "download", "pipe", "direct", "eval_mount", "eval_download"]
+DataType = Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"]
+"""Azure ML's kinds of data."""
+
 
 @per_target(FilledPath | None, default=None)
 class _Places(Model):
@@ -74,10 +78,10 @@ class Input(_Places):
     value: str | bool | int | float | None = None
     """A plain value instead of a location (Azure ML's literal input). `${{inputs.NAME}}` becomes this value."""
 
-    mode: Literal["mount", "download", "pipe", "direct", "eval_mount", "eval_download"] = "mount"
+    mode: InputMode = "mount"
     """mount: read on demand (FastFile; ro_mount). download: copied before the start (File). pipe: SageMaker's FIFO.
     direct: Azure ML passes the URI unchanged. eval_mount, eval_download: Azure ML evaluates an `mltable` first."""
-    type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
+    type: DataType = "uri_folder"
     """Azure ML's kind of data."""
     channel: Channel | None = None
     """SageMaker: the name of the channel, such as `train-1.x`. Default: the input's name."""
@@ -106,10 +110,8 @@ class Input(_Places):
             self,
             *,
             value: str | bool | int | float | None = None,
-            mode: Literal["mount", "download", "pipe", "direct", "eval_mount", "eval_download"] = "mount",
-            type: Literal[
-                "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
-            ] = "uri_folder",
+            mode: InputMode = "mount",
+            type: DataType = "uri_folder",
             channel: str | None = None,
             shard: bool = False,
             content_type: str | None = None,
@@ -130,7 +132,7 @@ class Output(_Places):
     mode: Literal["upload", "mount", "direct"] = "mount"
     """upload: copied when the script ends. mount: written through while the script runs. direct: Azure ML passes the
     URI."""
-    type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
+    type: DataType = "uri_folder"
     """Azure ML's kind of data."""
     asset_name: str | None = None
     """Azure ML: the name of the data asset or model to register the output as when the job has ended."""
@@ -143,9 +145,7 @@ class Output(_Places):
             self,
             *,
             mode: Literal["upload", "mount", "direct"] = "mount",
-            type: Literal[
-                "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
-            ] = "uri_folder",
+            type: DataType = "uri_folder",
             asset_name: str | None = None,
             asset_version: str | None = None,
             **places: PathInput | None,
@@ -243,7 +243,6 @@ def _value_problems(inputs: object) -> Iterator[Problem]:
 
 
 def _run_problems(inputs: object) -> Iterator[Problem]:
-    """Yield a problem for each location that starts with `run:` but is malformed."""
     for path, text in _texts(inputs, ("inputs",)):
         if is_run_input(text) and path[-1] in target_names() and run_input(text) is None:
             yield Problem(path, f"`{text}` does not name an output of a run", _RUN_HINT, code="CT021")
@@ -310,7 +309,6 @@ def _texts(value: object, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[s
 
 
 def _fault(inner: str, job: Mapping[str, object], implicit: Sequence[str]) -> tuple[str, str | None] | None:
-    """Return the error of one reference and a hint; None if the reference is valid."""
     places = {kind: job.get(kind) for kind in ("inputs", "outputs")}
     names = [f"{kind}.{name}" for kind, named in places.items() if isinstance(named, Mapping) for name in named]
     known = sorted({*implicit, *names})

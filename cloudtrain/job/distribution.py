@@ -172,8 +172,7 @@ class Ray(Model):
 
 def no_ray(distribution: Distribution, where: str) -> Iterator[Problem]:
     """Yield a problem if the job uses Ray on a target that cannot start Ray. `where` names the target in the message:
-    `on SageMaker`.
-    """
+    `on SageMaker`."""
     if isinstance(distribution, Ray):
         message = f"nothing starts Ray {where}; only Azure ML supports Ray as a distribution"
         hint = "use `distribution: {type: torch}`, or a `command` that starts Ray itself"

@@ -88,6 +88,12 @@ def explain(
         return _bad_key(str(value), context, path)
     if kind in _WITH_CONTEXT:
         return _WITH_CONTEXT[kind](name, value, context)
+    if kind in _TEXTS:
+        text = _TEXTS[kind]
+        length = len(value) if isinstance(value, str) else 0
+        facts = {"name": name, "value": describe_value(value), "length": length, "above": context.get("gt", 0) + 1}
+        facts |= context
+        return Wording(text.message.format(**facts), text.hint.format(**facts), text.code)
     if node is None or kind == "value_error":
         return Wording(item["msg"].removeprefix("Value error, "), "write another value, or remove the line", "CT013")
     if value is None:
@@ -148,10 +154,6 @@ def _type_hint(node: SchemaNode, name: str, value: object, written: str | None) 
     return mapping_hint(node, name, value) if node.kind in ("model", "choice", "map") else None
 
 
-def _missing(name: str, _: object, __: Mapping[str, object]) -> Wording:
-    return Wording(f"`{name}` is missing", f"add `{name}: ...`", "CT011")
-
-
 def _no_option(name: str, value: object, options: Sequence[object]) -> Wording:
     texts = [str(option) for option in options]
     hint = did_you_mean(value, texts) if isinstance(value, str) else None
@@ -175,39 +177,6 @@ def _no_tag(name: str, value: object, context: Mapping[str, Any]) -> Wording:
     return Wording(f"`{shortened(written)}` is not {kind} {name}", hint, "CT013")
 
 
-def _needs_tag(name: str, _: object, __: Mapping[str, object]) -> Wording:
-    return Wording(f"`{name}` needs a `type`", f"add for example `type: torch` under `{name}`", "CT011")
-
-
-def _too_small(name: str, value: object, context: Mapping[str, Any]) -> Wording:
-    least = context["ge"] if "ge" in context else context["gt"]
-    words = "at least" if "ge" in context else "more than"
-    example = least if "ge" in context else least + 1
-    return Wording(
-        f"`{name}` must be {words} {least:g}, not {describe_value(value)}", f"write `{example:g}` or more", "CT014"
-    )
-
-
-def _too_big(name: str, value: object, context: Mapping[str, object]) -> Wording:
-    most = context["le"]
-    return Wording(f"`{name}` must be at most {most}, not {describe_value(value)}", f"write `{most}` or less", "CT014")
-
-
-def _too_long(name: str, value: Any, context: Mapping[str, object]) -> Wording:
-    limit = context["max_length"]
-    message = f"`{name}` has {len(value)} characters, and at most {limit} are allowed"
-    return Wording(message, f"shorten it to {limit} characters", "CT016")
-
-
-def _too_short(name: str, _: object, __: Mapping[str, object]) -> Wording:
-    return Wording(f"`{name}` is empty", "give it a text", "CT016")
-
-
-def _too_many(name: str, _: object, context: Mapping[str, object]) -> Wording:
-    message = f"`{name}` has {context['actual_length']} entries, and at most {context['max_length']} are allowed"
-    return Wording(message, "remove the others", "CT012")
-
-
 def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     pattern = context["pattern"]
     hint = f"write for example `{mend_name(value, pattern, 40) or 'my-job'}`"
@@ -227,19 +196,27 @@ def _bad_key(key: str, context: Mapping[str, Any], path: ValuePath) -> Wording:
 
 
 _WITH_CONTEXT: dict[str, Callable[[str, object, Mapping[str, object]], Wording]] = {
-    "missing": _missing,
     "literal_error": _no_literal,
     "union_tag_invalid": _no_tag,
-    "union_tag_not_found": _needs_tag,
-    "greater_than_equal": _too_small,
-    "greater_than": _too_small,
-    "less_than_equal": _too_big,
-    "string_too_long": _too_long,
-    "string_too_short": _too_short,
-    "too_long": _too_many,
     "string_pattern_mismatch": _pattern,
 }
-"""Maps pydantic's name of an error to our text. Errors of type (`int_type`, ...) are explained by the node instead."""
+_TEXTS = {
+    "missing": Wording("`{name}` is missing", "add `{name}: ...`", "CT011"),
+    "union_tag_not_found": Wording("`{name}` needs a `type`", "add for example `type: torch` under `{name}`", "CT011"),
+    "greater_than_equal": Wording("`{name}` must be at least {ge:g}, not {value}", "write `{ge:g}` or more", "CT014"),
+    "greater_than": Wording("`{name}` must be more than {gt:g}, not {value}", "write `{above:g}` or more", "CT014"),
+    "less_than_equal": Wording("`{name}` must be at most {le}, not {value}", "write `{le}` or less", "CT014"),
+    "string_too_long": Wording(
+        "`{name}` has {length} characters, and at most {max_length} are allowed",
+        "shorten it to {max_length} characters",
+        "CT016",
+    ),
+    "string_too_short": Wording("`{name}` is empty", "give it a text", "CT016"),
+    "too_long": Wording(
+        "`{name}` has {actual_length} entries, and at most {max_length} are allowed", "remove the others", "CT012"
+    ),
+}
+"""Map pydantic's name of an error to our text. Errors of type (`int_type`, ...) are explained by the node instead."""
 
 
 # Conversion of hints, which are written as YAML, to the syntax of the user's file, which may be TOML or JSON.

@@ -133,7 +133,6 @@ _OF_JOB = "job."
 
 
 def _readable(text: str, format: Format, file: str) -> Content:
-    """Read the text as a document whose top level is a mapping."""
     try:
         if not text.strip("\ufeff \t\r\n"):
             raise Unreadable("the job file is empty", _START[format], code="CT003")
@@ -236,8 +235,7 @@ def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
 
 
 def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
-    """Read the job file that a sweep names. `name` is its path relative to the sweep's file. `changes` are overrides of
-    its fields."""
+    """`name` is the path of the job file, relative to the sweep's file. `changes` are overrides of its fields."""
     refused = UsageError(
         f"`{name}` holds no training job, which a sweep needs", hint="name the file of a training job", code="CT060"
     )
@@ -276,7 +274,6 @@ def format_of(path: Path) -> Format:
 
 
 def _init(*words: str) -> str:
-    """Return the command line `cloudtrain init` with these arguments, quoted for a shell."""
     return f"`{shlex.join(('cloudtrain', 'init', *words))}`"
 
 
@@ -314,8 +311,7 @@ def _data_at(item: Input, folder: Path) -> Input:
 
 
 def _absolute(text: str, folder: Path) -> str:
-    """Return the path `text` as an absolute path without `..`. A relative path starts at `folder`, and `~` is the home
-    folder. Links are not followed."""
+    """Return `text` as an absolute path without `..`. `~` is the home folder. Links are not followed."""
     try:
         path = expand_home(text)
     except RuntimeError:  # `~name` of an unknown user is an ordinary file name

@@ -119,8 +119,7 @@ def _read(tree: ast.Module) -> set[str]:
 
 
 def _require_plain(nodes: list[ast.AST]) -> None:
-    """Raise `_NotCertain` if the script has an `import *`, uses `argv` or `parse_known_args`, or may catch the
-    `SystemExit` of an unknown option."""
+    """Refuse what may add options, or catch the `SystemExit` of an unknown option."""
     for node in nodes:
         is_star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
         is_argv = isinstance(node, ast.Attribute) and node.attr in ("argv", "orig_argv", "parse_known_args")
@@ -135,8 +134,7 @@ _EXITS = ("SystemExit", "BaseException")
 
 
 def _imported(nodes: list[ast.AST]) -> set[str]:
-    """Return the expressions by which the script can refer to the class `ArgumentParser`, such as
-    `argparse.ArgumentParser` or an alias of an import."""
+    """Return the names of the class `ArgumentParser` in the script, such as `argparse.ArgumentParser` or an alias."""
     whole = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names = {f"{alias.asname or alias.name}.ArgumentParser" for alias in whole if alias.name == "argparse"}
     for node in nodes:
@@ -146,8 +144,7 @@ def _imported(nodes: list[ast.AST]) -> set[str]:
 
 
 def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
-    """Return the name to which the result of a call is assigned. Raise `_NotCertain` if there is no such name, or if
-    the script also binds the name elsewhere."""
+    """Return the name to which the result of a call is assigned, if the script binds that name only there."""
     for node in nodes:
         if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1:
             target = node.targets[0]
@@ -167,8 +164,7 @@ def _bindings(name: str, nodes: list[ast.AST]) -> int:
 
 
 def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
-    """Yield the method calls on the parser and its groups. Raise `_NotCertain` for any other use of the parser or a
-    group."""
+    """Yield the method calls on the parser and its groups, if the script uses both for nothing else."""
     called = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
     methods = {
         id(node.value): node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
@@ -183,8 +179,7 @@ def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, as
 
 
 def _names(call: ast.Call) -> Iterator[str]:
-    """Yield the option names, without dashes, of one `add_argument` call. Raise `_NotCertain` if they cannot all be
-    determined from the call's text."""
+    """Yield the option names, without dashes, of one `add_argument` call, if the call's text shows them all."""
     words = {word.arg: word.value for word in call.keywords}
     if None in words or not isinstance(words.get("nargs", ast.Constant("?")), ast.Constant):
         raise _NotCertain

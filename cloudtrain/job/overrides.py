@@ -29,27 +29,21 @@ Data = dict[str, Any]
 
 
 class _Refused(Exception):
-    """An override that cannot be applied."""
-
     def __init__(self, message: str, hint: str, path: ValuePath = (), *, code: str = "CT022") -> None:
         super().__init__(message)
         self.problem = Problem(path, message, hint, code=code)
 
 
 def _refuse(problem: Problem, path: ValuePath) -> _Refused:
-    """Return the error for a problem in the new value at `path`. The error does not name a position inside that
-    value."""
+    """Return the error for a problem in the new value at `path`, without the position inside that value."""
     return _Refused(problem.message, problem.hint or _SYNTAX, path, code=problem.code)
 
 
 def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = TrainingJob) -> tuple[Data, Changes]:
-    """Apply overrides to the `data` of a `model`, one after the other. `a.b=null` removes a value. A wrong override
-    does not change the data, and is reported as a problem.
+    """Apply overrides to the `data` of a `model`, one after the other, and return the data (changed in place) and the
+    changes. `a.b=null` removes a value. A wrong override does not change the data, and is reported as a problem.
 
     A new `distribution.type` removes the fields that the new distribution does not have.
-
-    Returns:
-        The data (changed in place), and the changes together with the problems.
     """
     origins: dict[ValuePath, str] = {}
     texts: dict[ValuePath, str] = {}
@@ -108,11 +102,7 @@ def _split(text: str) -> tuple[list[str], str]:
 
 def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tuple[ValuePath, Positions]:
     """Set the value at the path `parts` to `text` and create missing parents. After an error, `data` is unchanged.
-    `root` is the model of `data`.
-
-    Returns:
-        The path with its keys and indexes, and the positions and spellings of the values in `text`.
-    """
+    Return the path with its keys and indexes, and the positions and spellings of the values in `text`."""
     shape: SchemaNode = node_of_model(root)
     holder: Any = data
     path: ValuePath = ()
@@ -141,13 +131,8 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
 def _step(
     shape: SchemaNode, holder: object, part: str, path: ValuePath, root: type[BaseModel]
 ) -> tuple[str | int, SchemaNode]:
-    """Convert `part` of an override's path to a key or index of `holder`. Return the key and the schema of its value.
-
-    Args:
-        shape: the schema of `holder`.
-        path: the path of `holder`.
-        root: the model of the whole job.
-    """
+    """Convert `part` of an override's path to a key or index of `holder`, whose schema and path are `shape` and `path`.
+    Return the key and the schema of its value."""
     if shape.kind == "value":
         raise _Refused(f"`{dotted(path)}` holds one value, so nothing can be set below it", _SYNTAX, path)
     if isinstance(holder, list):
@@ -205,7 +190,6 @@ def _remove(holder: Any, key: str | int) -> None:
 
 
 def _keep_fields(holder: Data, shape: SchemaNode) -> None:
-    """Remove the fields of `holder` that do not exist for its new `type`."""
     if shape.model(holder["type"]) is not None:
         known = shape.field_names(holder["type"])
         for name in [name for name in holder if name not in known]:

@@ -18,6 +18,7 @@ from cloudtrain.job.nodes import JOB_NAME, describe_value
 from cloudtrain.job.training import Environment, Name, Resources, TrainingJob, one_thing_to_run, same_names, unsendable
 
 if TYPE_CHECKING:
+    from cloudtrain.job.data import DataType, InputMode
     from cloudtrain.job.model import DurationInput, Fields, Json, PathInput, Texts
 
 ONLY_TRAINING = {
@@ -74,10 +75,8 @@ class ProcessingInput(Input):
             self,
             *,
             value: str | bool | int | float | None = None,
-            mode: Literal["mount", "download", "pipe", "direct", "eval_mount", "eval_download"] = "mount",
-            type: Literal[
-                "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
-            ] = "uri_folder",
+            mode: InputMode = "mount",
+            type: DataType = "uri_folder",
             channel: str | None = None,
             shard: bool = False,
             content_type: str | None = None,
@@ -110,9 +109,7 @@ class ProcessingOutput(Output):
             self,
             *,
             mode: Literal["upload", "mount"] = "upload",
-            type: Literal[
-                "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
-            ] = "uri_folder",
+            type: DataType = "uri_folder",
             asset_name: str | None = None,
             asset_version: str | None = None,
             path: str | None = None,
@@ -170,7 +167,6 @@ class ProcessingJob(FromFile):
     @model_validator(mode="before")
     @classmethod
     def _take_plain_places(cls, data: object) -> object:
-        """Convert each `ct.Input` to a `ProcessingInput`, and each `ct.Output` to a `ProcessingOutput`."""
         if not isinstance(data, Mapping):
             return data
         widened = dict(data)

@@ -82,7 +82,6 @@ def _open_short_forms(schema: Schema, definitions: Schema) -> None:
 
 
 def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
-    """Return `root` and all models of its fields, each once."""
     models: dict[type[BaseModel], None] = {}
 
     def visit(shape: SchemaNode | None) -> None:
@@ -113,7 +112,6 @@ def _describe(schema: Schema, model: type[BaseModel]) -> None:
 
 
 def _target_texts(model: type[BaseModel]) -> dict[str, str]:
-    """Return the help texts of the targets for the fields of `model` that are named after a target."""
     texts: dict[str, str] = {}
     for target in all_targets():
         texts[target.name] = target.facts.environment_help if model is Environment else target.facts.place_help
@@ -135,7 +133,6 @@ def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
 
 
 def _field_texts(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings of the fields of a model and its base classes."""
     texts: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if owner is BaseModel or not issubclass(owner, BaseModel) or is_widened(owner):

@@ -188,8 +188,7 @@ class Space:
     @property
     def grid_words(self) -> str:
         """`grid_size` as text for a message. Very large numbers are abbreviated, because Python refuses to print more
-        than 4300 digits.
-        """
+        than 4300 digits."""
         return f"{self.grid_size:,}" if self.grid_size < 10**12 else "more than a trillion"
 
     def grid_point(self, index: int) -> dict[str, JsonValue]:
@@ -258,37 +257,23 @@ class Objective(Model):
         """Return whether `one` is better than `other`."""
         return one > other if self.maximize else one < other
 
-    if TYPE_CHECKING:
-
-        def __init__(self, *, maximize: str | None = None, minimize: str | None = None) -> None: ...
-
 
 class Median(Model):
     """Stop a trial whose best value so far is worse than the median of the other trials' averages over the same number
-    of reports.
-    """
+    of reports."""
 
     after: Whole = Field(default=0, ge=0)
     """The number of reports of the metric that every trial makes before it can be stopped."""
 
-    if TYPE_CHECKING:
-
-        def __init__(self, *, after: int = 0) -> None: ...
-
 
 class Bandit(Model):
     """Stop a trial whose best value so far is worse than the best value of the other trials over the same number of
-    reports, by more than `slack`.
-    """
+    reports, by more than `slack`."""
 
     slack: FiniteFloat = Field(gt=0)
     """The allowed fraction of the best value: with 0.1, a trial may be a tenth worse."""
     after: Whole = Field(default=0, ge=0)
     """The number of reports of the metric that every trial makes before it can be stopped."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, *, slack: float, after: int = 0) -> None: ...
 
 
 def _stop_rules(data: Mapping[str, object]) -> Iterator[Problem]:
@@ -327,10 +312,6 @@ class Hyperband(Model):
     max: Whole = Field(ge=2, le=20_000)
 
     _rules = all_at_once(_hyperband_rules)
-
-    if TYPE_CHECKING:
-
-        def __init__(self, *, max: int, min: int = 1) -> None: ...
 
 
 def _sweep_rules(sweep: Mapping[str, object]) -> Iterator[Problem]:
@@ -429,7 +410,6 @@ class Sweep(FromFile):
     @model_validator(mode="before")
     @classmethod
     def _name_the_job(cls, data: Any) -> object:
-        """Give an inline job without a name the name of the sweep."""
         job = data.get("job") if isinstance(data, Mapping) else None
         if isinstance(job, Mapping) and "name" not in job and "name" in data:
             return {**data, "job": {"name": data["name"], **job}}

@@ -347,8 +347,7 @@ _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
 
 
 def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
-    """Check that the columns of `instance` fit together, after `correction` was applied to it. Return `instance`
-    unchanged."""
+    """Refuse an instance whose columns do not fit together after the correction."""
     columns = dict(correction.cells)
     named, memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
     memory |= named and columns.get("gpu_memory_gib") == 0  # 0: a refresh found GPUs of unknown memory

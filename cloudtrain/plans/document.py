@@ -287,7 +287,6 @@ def layout(document: Document, width: int | None) -> list[Line]:
 
 
 def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the blocks with each section replaced by its title and content."""
     for block in blocks:
         if isinstance(block, Section):
             yield Heading(block.title)
@@ -445,7 +444,6 @@ class RichDocument:
 
 
 def _trim(line: Line) -> Line:
-    """Return the line without trailing padding."""
     spans = list(line)
     while spans and not spans[-1].text.rstrip():
         spans.pop()

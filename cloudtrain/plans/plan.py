@@ -84,8 +84,7 @@ class Level(str, Enum):
 
 class Finding(NamedTuple):
     """One result of the preflight checks. `path` is the path of the value in the job; `place` is the value's position
-    in the job file.
-    """
+    in the job file."""
 
     code: str
     level: Level
@@ -103,8 +102,7 @@ class Finding(NamedTuple):
 
 class Upload(NamedTuple):
     """A file that must be at `destination` before the request is sent. The destination contains the hash of the
-    content, so equal files have equal destinations.
-    """
+    content, so equal files have equal destinations."""
 
     kind: str
     sha256: str
@@ -148,8 +146,7 @@ class Machine(NamedTuple):
 
 class CompileContext(NamedTuple):
     """The data that compiling a job needs besides the job. Compiling looks nothing up itself, so the same job, target
-    and context always give the same request.
-    """
+    and context always give the same request."""
 
     run_name: str
     bundle: Bundle
@@ -249,8 +246,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole plan as JSON data, with secrets hidden. The processes are in the form of
-        `processes_data`, which writes common values of many processes only once.
-        """
+        `processes_data`, which writes common values of many processes only once."""
         content = {
             "target": self.target,
             "run_name": self.run_name,
@@ -272,8 +268,7 @@ class Plan:
 
     def forms(self) -> dict[str, Callable[[], str]]:
         """Map each of the target's `plan_formats` to a function that returns the request in that format. Other tools
-        for the target read these formats.
-        """
+        for the target read these formats."""
         forms = getattr(self._exports(), "forms", None)
         return {} if forms is None else forms()
 
@@ -296,8 +291,7 @@ class Plan:
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
         """Return the plan as text. Command lines are wrapped to `width` columns; data and paths are never cut. The
-        middle lines of a very long request are replaced by the number of omitted lines.
-        """
+        middle lines of a very long request are replaced by the number of omitted lines."""
         return to_text(self.document(), width=width, color=color)
 
     def to_html(self) -> str:
@@ -320,8 +314,7 @@ class Plan:
 
     def to_estimator(self, session: object = None) -> Any:
         """Return an estimator whose `fit(**plan.fit_arguments())` sends the request. `session` is a session of the SDK;
-        None creates one.
-        """
+        None creates one."""
         return self._export("to_estimator")(session)
 
     def fit_arguments(self) -> dict[str, Any]:
@@ -330,8 +323,7 @@ class Plan:
 
     def to_model_trainer(self, session: object = None) -> Any:
         """Return a model trainer whose `train(**plan.train_arguments())` sends the request. `session` is a session of
-        the SDK; None creates one.
-        """
+        the SDK; None creates one."""
         return self._export("to_model_trainer")(session)
 
     def train_arguments(self) -> dict[str, Any]:
@@ -351,16 +343,11 @@ class Plan:
         return str(self._export("to_yaml")())
 
     def _exports(self) -> Any:
-        """Return the target's exports of this plan; None if the target has none for this kind of request."""
         exports = part_of(find_usable(self.target), "export")
         return None if exports is None else exports.of(self)
 
     def _export(self, method: str) -> Any:
-        """Return a method of the target's exports.
-
-        Raises:
-            UsageError: the target does not support the method (CT904). The hint names the targets that support it.
-        """
+        """Return a method of the target's exports, or refuse with the names of the targets that have it (CT904)."""
         export = getattr(self._exports(), method, None)
         if export is not None:
             return export
@@ -409,8 +396,7 @@ def _amount(upload: Upload) -> str:
 
 def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | CommandLine | Pairs]:
     """Yield blocks that show the processes. Ranks that differ only in their number are shown as one. If many instances
-    start the same program, only the first two of these processes and the last one are shown.
-    """
+    start the same program, only the first two of these processes and the last one are shown."""
     groups = Processes.of(processes).groups
     envs = [process.env for group in groups for process in (group.examples if group.role != "rank" else ())]
     shared = common_variables(envs) if len(envs) > 1 else {}  # a single process is shown with its own variables
@@ -460,8 +446,7 @@ def _places(numbers: Sequence[int]) -> str:
 
 def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
     """Yield a request as JSON. A value that is a script is shown as several lines. The middle lines of a very long
-    request are replaced by the number of omitted lines.
-    """
+    request are replaced by the number of omitted lines."""
     text = json.dumps(request, indent=2, ensure_ascii=False)
     lines = [part for line in text.splitlines() for part in _readable(line)]
     start = _within(lines, _READ)

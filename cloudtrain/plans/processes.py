@@ -215,13 +215,8 @@ def _entries(group: Alike) -> Iterator[dict[str, object]]:
 
 
 def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool) -> dict[str, object]:
-    """Return the values in which a process differs from its group.
-
-    Args:
-        shared: the group's common variables, which are left out.
-        begins: common beginnings of the other variables' values, by name. They are removed from the values.
-        same_argv: whether all processes of the group have the same `argv`, which is then left out.
-    """
+    """Return the values in which a process differs from its group: without the group's common variables `shared`, and
+    without `begins`, the common beginnings of the other variables' values."""
     env = {name: value for name, value in process.env.items() if name not in shared}
     return {
         "instance": process.instance,

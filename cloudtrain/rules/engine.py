@@ -70,8 +70,7 @@ def keys_at(*places: Keys) -> KeysOf:
 
 def keys_named(*keys: str) -> KeysOf:
     """Return a function that maps a path inside a field of the job to one position in the overrides: `keys`, then the
-    first part of that path. `keys_named("Environment")` maps `("A",)` to `("Environment", "A")`.
-    """
+    first part of that path. `keys_named("Environment")` maps `("A",)` to `("Environment", "A")`."""
     return lambda rest: [(*keys, *map(str, rest[:1]))]
 
 
@@ -181,8 +180,7 @@ class Reading:
     @cached_property
     def machines(self) -> Machines:
         """The machines in the request. Their hardware comes from the target's table of instance types, with the
-        corrections in the account's `overlay`.
-        """
+        corrections in the account's `overlay`."""
         resources = self.resources
         name = (resources.instance_type.of(self.target) if resources.instance_type is not None else None) or ""
         row = type_named(self.target, name, getattr(self.account, "overlay", None))
@@ -207,8 +205,7 @@ class Reading:
 
     def locate(self, path: ValuePath) -> ValuePath:
         """Return the path at which a value of the request is set: its path in the overrides if they set it, otherwise
-        `path`, its path in the job.
-        """
+        `path`, its path in the job."""
         if not path or not self.overrides:
             return path
         for start, keys_of in self.paths.items():
@@ -264,8 +261,7 @@ Check = Callable[[Subject], Iterable[Fault]]
 
 class Rule(NamedTuple):
     """A registered check. The docstring of the check is the rule's documentation: the first line states the problem,
-    and the rest explains why it matters and what to do. `cloudtrain explain` and the rules page show this text.
-    """
+    and the rest explains why it matters and what to do. `cloudtrain explain` and the rules page show this text."""
 
     code: str
     level: Level
@@ -324,8 +320,7 @@ def rule(code: str, level: Level) -> Callable[[Check], Check]:
 
 def declare(code: str, level: Level, text: str) -> None:
     """Register a rule without a check function: other code finds its violations. `text` is the rule's documentation,
-    which a check would have as its docstring.
-    """
+    which a check would have as its docstring."""
     assert code not in registered, f"two rules are called {code}"
     registered[code] = Rule(code, level, None, text)
 
@@ -478,8 +473,7 @@ def join_names(names: Sequence[str], most: int = 6) -> str:
 
 def changed_variables(job: TrainingJob, written: object) -> dict[str, str]:
     """Return the job's environment variables changed by `written`, the overrides of the variables. A null in `written`
-    removes a variable.
-    """
+    removes a variable."""
     variables = merged(job.environment.variables, written if isinstance(written, Mapping) else {})
     return {
         name: value if isinstance(value, str) else str(value) for name, value in variables.items() if value is not None
@@ -488,8 +482,7 @@ def changed_variables(job: TrainingJob, written: object) -> dict[str, str]:
 
 def checkpoint_at(target: str, place: object) -> Checkpoint | None:
     """Return a checkpoint whose location on `target` is `place`, a value from a request. None if `place` is not
-    text.
-    """
+    text."""
     return Checkpoint.model_construct().model_copy(update={target: place}) if isinstance(place, str) else None
 
 
@@ -498,8 +491,7 @@ def checkpoint_at(target: str, place: object) -> Checkpoint | None:
 
 def tensorflow_with(serves: bool, servers: int | None, workers: int | None) -> TensorFlow:
     """Return a TensorFlow distribution with the given number of workers, and if `serves`, with the strategy
-    `parameter_server` and the given number of servers. The numbers are not validated.
-    """
+    `parameter_server` and the given number of servers. The numbers are not validated."""
     if serves:
         return TensorFlow.model_construct(strategy="parameter_server", parameter_servers=servers, workers=workers)
     return TensorFlow.model_construct(workers=workers)
@@ -520,8 +512,7 @@ def as_written(written: Distribution, asked: Distribution, *, options: object = 
     """Return the distribution that the finished request starts, close to the job's own wording. `asked` is the
     distribution read from the request, `written` the one in the job. If both start the same launcher, return `written`
     with the request's number of processes, otherwise `asked`. If `options` is given, it replaces the options for
-    mpirun.
-    """
+    mpirun."""
     if not isinstance(written, _KIN[asked.type]) or not _same_launch(written, asked):
         found: Distribution = asked
     elif isinstance(written, TensorFlow):

@@ -94,7 +94,6 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
 
 
 def _budget(subject: Subject) -> float | None:
-    """Return the setting `max_cost`; None if it is not set, or the target's settings have no such field."""
     budget: float | None = getattr(subject.settings, "max_cost", None)
     return budget
 

@@ -82,11 +82,7 @@ def secret_in_value(subject: Subject) -> Iterator[Fault]:
     `environment.secrets`: AWS Secrets Manager, Azure Key Vault, a file, or a variable of your shell. In text,
     HTML and JSON, the plan shows `***` in place of the value.
     """
-    for secret in secret_values(subject.job):
-        if secret.certain:
-            yield Fault(
-                f"{_name_of(secret)} holds a secret ({secret.rule}), {_SHOWN}", _hint(subject, secret), secret.path
-            )
+    return _secret_faults(subject, "holds a secret", certain=True)
 
 
 @rule("CT205", Level.WARNING)
@@ -97,25 +93,20 @@ def possible_secret(subject: Subject) -> Iterator[Fault]:
     Values of a job are part of its request. The services store them and show them to everyone who may read the job.
     Instead, write the location of the secret into `environment.secrets`.
     """
+    return _secret_faults(subject, "looks like a secret", certain=False)
+
+
+def _secret_faults(subject: Subject, words: str, *, certain: bool) -> Iterator[Fault]:
     for secret in secret_values(subject.job):
-        if not secret.certain:
-            yield Fault(
-                f"{_name_of(secret)} looks like a secret ({secret.rule}), {_SHOWN}", _hint(subject, secret), secret.path
-            )
+        if secret.certain is certain:
+            name, shown = secret.path[-1], "and the request shows it to everyone who may read the job"
+            yield Fault(f"`{name}` {words} ({secret.rule}), {shown}", _hint(subject, secret.path), secret.path)
 
 
-_SHOWN = "and the request shows it to everyone who may read the job"
-
-
-def _name_of(found: SecretValue) -> str:
-    return f"`{found.path[-1]}`"
-
-
-def _hint(subject: Subject, found: SecretValue) -> str:
-    """Return the hint to let the job look up the secret through `environment.secrets`."""
+def _hint(subject: Subject, path: ValuePath) -> str:
     if not subject.target.facts.secrets:
         return "remove it, and let the script read it itself; `cloudtrain explain CT305` explains why"
-    name = str(found.path[-1]) if found.path[:2] == ("environment", "variables") else "NAME"
+    name = str(path[-1]) if path[:2] == ("environment", "variables") else "NAME"
     example = next(iter(subject.target.facts.secrets.values())).replace("NAME", name)
     place = f'`environment.secrets: {{{name}: {{{subject.target.name}: "{example}"}}}}`'
     return f"let the job look it up with {place}; `cloudtrain explain CT305` explains why"
@@ -142,8 +133,7 @@ def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
 
 def named_secrets(job: TrainingJob) -> list[tuple[str, str]]:
     """Return name and value of each value that has a name typical of secrets but does not look random:
-    `("password", "hunter2")`.
-    """
+    `("password", "hunter2")`."""
     secrets = [item for item in _by_name(list(_values(job))) if not (item.certain or _is_random(item.value))]
     return [(_last_name(item.path), item.value) for item in secrets]
 
@@ -185,7 +175,6 @@ def _texts(path: ValuePath, value: object) -> Iterator[tuple[ValuePath, str]]:
 
 
 def _by_rules(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
-    """Yield the secrets in `values` that match the rules for secrets in files."""
     lines = [f'{_last_name(path)}="{value}"\n'.encode("utf-8", "replace") for path, value in values]
     content = b"".join(lines)
     spans = suspects(content, _AS_FILE)

@@ -245,7 +245,6 @@ def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, A
 
 
 def _pieces_of(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """Yield the next `length` bytes of a file, in pieces."""
     while length and (piece := file.read(min(length, 1 << 20))):
         yield piece
         length -= len(piece)

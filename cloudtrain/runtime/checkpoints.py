@@ -233,11 +233,8 @@ def _torch_save(state: Any, file: BinaryIO) -> None:
 
 
 def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:
-    """Return the saved state.
-
-    With `only_check`, tensor data is memory-mapped instead of read, if torch supports it. The caller then only checks
-    that the state can be loaded.
-    """
+    """Return the saved state. With `only_check`, tensor data is memory-mapped, if torch supports it, to check only that
+    the state can be loaded."""
     if (folder / _PICKLE).exists():
         return load_plain(folder / _PICKLE)
     try:

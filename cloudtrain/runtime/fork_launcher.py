@@ -174,7 +174,6 @@ def _fork() -> int:
 
 
 def _become(environment: Mapping[str, str], folder: Path | None, program: Sequence[str]) -> NoReturn:
-    """Turn this forked process into the rank that `environment` describes; never return."""
     exit_code = 1
     try:
         for number in (signal.SIGTERM, signal.SIGALRM):

@@ -108,7 +108,6 @@ def read_arguments(
 
 
 def _declarations(defaults: Any) -> dict[str, tuple[Any, Any]]:
-    """Return a map from each hyperparameter's name to its type and default."""
     if isinstance(defaults, Mapping):
         return {name: (kind_of(value), value) for name, value in defaults.items()}
     if not is_dataclass(defaults):
@@ -367,7 +366,6 @@ def _dict(value: Any, elements: tuple[Any, ...]) -> dict[Any, Any]:
 
 
 def _literal(text: str) -> Any:
-    """Return the value of a Python or JSON literal; None if the text is neither."""
     import json
 
     for read in (ast.literal_eval, json.loads):

@@ -59,7 +59,6 @@ def portable(words: Sequence[str]) -> list[str]:
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield each option with its values."""
     rest = iter(words)
     for word in rest:
         name = "-np" if word in _PROCESSES else _LONG.get(word, word)

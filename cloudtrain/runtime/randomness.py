@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 
 def random_states(gather: Callable[[Any], list[Any]] = from_every) -> str:
     """Return the random states of every rank: Python's, numpy's if numpy is imported, and torch's for the CPU and for
-    the rank's GPU. Every rank must call it; all get the same text.
-
-    Args:
-        gather: returns the values of all ranks, in rank order; default: `from_every`, which uses the process group.
-    """
+    the rank's GPU. Every rank must call it; all get the same text. `gather` returns the values of all ranks, in rank
+    order; default: `from_every`, which uses the process group."""
     return json.dumps(gather(_mine()))
 
 

@@ -235,7 +235,6 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
 
 
 def _files_of(folder: Path) -> dict[str, Any]:
-    """Return the manifest's entries for the files; an empty dict if the checkpoint is torn."""
     try:
         files: dict[str, Any] = (read_manifest(folder) or {})["files"]
         for entry in files.values():

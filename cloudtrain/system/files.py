@@ -172,7 +172,6 @@ def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) ->
 
 
 def _trusted_folders() -> list[Path]:
-    """Return the folders in CLOUDTRAIN_TRUST."""
     folders = [expand_home(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
     for path in folders:
         if not path.is_absolute():  # its meaning would depend on the working directory
@@ -184,7 +183,6 @@ def _trusted_folders() -> list[Path]:
 
 
 def _is_only_you(number: int) -> bool:
-    """Return whether a group has you as its only member."""
     import grp
     import pwd
 

@@ -164,7 +164,6 @@ class Differences:
 
 
 def _kill(running: subprocess.Popen[bytes]) -> None:
-    """Kill git and the processes that it has started."""
     with suppress(OSError):
         os.killpg(running.pid, signal.SIGKILL)
 
@@ -209,8 +208,7 @@ def _find_packed(common: Path, name: str) -> str:
 
 
 def _read(file: Path) -> str | None:
-    """Return the text of a regular file; None if there is no such file, or the path is something else, such as a
-    pipe."""
+    """Return the text of a regular file; None for a missing file and for anything else, such as a pipe."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

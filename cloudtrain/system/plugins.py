@@ -94,8 +94,7 @@ def _import(place: str) -> Any:
 
 def all_targets() -> list[Any]:
     """Import and return every target that can be used, in display order. A target whose package is broken is left out:
-    it must not keep you from using the others, and `cloudtrain doctor` reports it.
-    """
+    it must not keep you from using the others, and `cloudtrain doctor` reports it."""
     targets = [target for name in target_names() if (target := find_usable(name)) is not None]
     return sorted(targets, key=lambda target: (target.order, target.name))
 
@@ -146,7 +145,6 @@ def _load_plugin(entry: EntryPoint) -> Any:
 
 @cache
 def _load(entry: EntryPoint) -> tuple[Any, str, str]:
-    """Return the target, or None with the message and the hint of the error."""
     name, package = entry.name, package_of(entry)
     packages = dict.fromkeys(package_of(other) for other in declared() if other.name == name)
     if len(packages) > 1:
@@ -172,9 +170,7 @@ _CONTRACT = "cloudtrain.targets.contract"
 
 
 def _refusal(target: Any, name: str) -> str | None:
-    """Return why cloudtrain cannot use the target of another package under `name`, the name of its entry point, as a
-    clause; None if it can.
-    """
+    """Return why cloudtrain cannot use the target of the entry point `name`, as a clause; None if it can."""
     if all(base.__module__ != _CONTRACT for base in type(target).__mro__):
         return f"it is not a subclass of `{_CONTRACT}.Target`"
     earlier = next((word for word in ("settings_model", "rule_prefix", "rule_modules") if hasattr(target, word)), None)

@@ -41,10 +41,8 @@ def _shown(name: str) -> str:
 
 
 def safe_name(name: str, *, odd: bool = False) -> str:
-    """Return the normalized name of a file below a folder (`./a//b` is `a/b`).
-
-    Args:
-        odd: whether the name may contain control characters and `..\\`, because it is the name of a user's own file.
+    """Return the normalized name of a file below a folder (`./a//b` is `a/b`). An `odd` name may contain control
+    characters and `..\\`, because it is the name of a user's own file.
 
     Raises:
         Unsafe: the name leads outside, is not a file name, or contains characters that no terminal can show.
@@ -68,10 +66,7 @@ def safe_name(name: str, *, odd: bool = False) -> str:
 
 def safe_target(name: str, target: str) -> str:
     """Return a link's target in normalized form if it is safe: relative, and inside the folder. `..` is allowed only at
-    the start of the target: later, it could follow another link and lead outside.
-
-    Args:
-        name: the name of the link, as `safe_name` returns it.
+    the start of the target: later, it could follow another link and lead outside. `name` is what `safe_name` returns.
 
     Raises:
         Unsafe: the target is outside.
@@ -91,10 +86,8 @@ class Staging:
     """
 
     def __init__(self, folder: Path, *, odd_names: bool = False) -> None:
-        """Create the scratch folder inside `folder`, and `folder` itself if it is missing.
-
-        Args:
-            odd_names: whether names may contain control characters, because they are names of the user's own files.
+        """Create the scratch folder inside `folder`, and `folder` itself if it is missing. With `odd_names`, names may
+        contain control characters, because they are names of the user's own files.
 
         Raises:
             OSError: a folder cannot be made.
@@ -265,7 +258,7 @@ class Staging:
                     seen.add(place)
 
     def _replace(self, root: int, name: str, old: str, journal: list[tuple[str, str | None]]) -> None:
-        """Move one file. If it replaces an existing file, keep that file at `old` until all files are moved."""
+        """Move one file. An existing file is kept at `old` until all files are moved."""
         folder, _, last = name.rpartition("/")
         parent = _open_folder(root, folder)
         try:

@@ -148,8 +148,9 @@ def test_every_default_is_the_field_s(model: type[Model]) -> None:
 def test_models_without_parameters_take_what_they_hold(model: type[Model]) -> None:
     """A type checker makes their `__init__` of the fields, which is right where no field takes more than it holds."""
     fields = written_fields(model)
-    assert {name: taken(text).replace("int", "Count") for name, text in fields.items()} == {
-        name: text.replace("int", "Count") for name, text in fields.items()
+    numbers = r"\b(?:Count|Whole)\b", r"\bFiniteFloat\b"
+    assert {name: taken(text) for name, text in fields.items()} == {
+        name: re.sub(numbers[0], "int", re.sub(numbers[1], "float", text)) for name, text in fields.items()
     }
     assert not is_per_target(model)
     assert all(init_of(base) is None for base in model.__mro__ if base.__module__.startswith("cloudtrain."))

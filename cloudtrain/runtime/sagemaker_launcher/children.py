@@ -102,7 +102,6 @@ class Child:
         return ranks_below(self.pid, mark) if mark else []
 
     def _listen(self) -> None:
-        """Copy the process's stderr to the launcher's stderr as it arrives, and keep the last part."""
         assert self._popen.stderr is not None
         descriptor, told = self._popen.stderr.fileno(), self.program.role != "torchrun"
         while True:

@@ -202,8 +202,7 @@ def _address(network: Network, endpoint: str) -> str:
 
 @dataclass(frozen=True)
 class _HostSetup:
-    """The properties of one host that determine its processes. `arguments` are those of the script; `hosts` are the
-    hosts of the distribution."""
+    """`arguments` are those of the script; `hosts` are the hosts of the distribution."""
 
     launch: LaunchSpec
     machine: HostMachine
