@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cloudtrain.errors import JobError
 from cloudtrain.machines.overlay import read_overlay
 from cloudtrain.plans.plan import Level
-from cloudtrain.targets.azureml.rules.request import BODY, FieldSchema, NamedSchema
+from cloudtrain.targets.azureml.rules.request import body_schema
 from tests.examples import examples
 from tests.rules.azureml_rule_cases import (
     ARM,
@@ -374,12 +374,12 @@ _ANYTHING = st.recursive(
 
 def _bodies(kind: Any) -> st.SearchStrategy[Any]:
     """Values for a field of the body: mostly of its shape, with anything at the ends."""
-    if isinstance(kind, FieldSchema):
-        known = {name: _bodies(inner) for name, inner in kind.known.items()}
+    if isinstance(kind, dict) and "*" in kind:
+        return st.dictionaries(st.sampled_from(["x", "model", "b-c"]), _bodies(kind["*"]), max_size=2) | _ANYTHING
+    if isinstance(kind, dict):
+        known = {name: _bodies(inner) for name, inner in kind.items()}
         return st.fixed_dictionaries({}, optional=known) | _ANYTHING
-    if isinstance(kind, NamedSchema):
-        return st.dictionaries(st.sampled_from(["x", "model", "b-c"]), _bodies(kind.value), max_size=2) | _ANYTHING
-    return _ANYTHING | (st.sampled_from(kind.words) if hasattr(kind, "words") else st.just("PT1H"))
+    return _ANYTHING | (st.sampled_from(kind) if isinstance(kind, list) else st.just("PT1H"))
 
 
 @run_with(
@@ -387,7 +387,7 @@ def _bodies(kind: Any) -> st.SearchStrategy[Any]:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(body=st.fixed_dictionaries({}, optional={name: _bodies(kind) for name, kind in BODY.known.items()}))
+@given(body=st.fixed_dictionaries({}, optional={name: _bodies(kind) for name, kind in body_schema().items()}))
 def test_overrides_may_hold_anything(body: dict[str, Any], make_source: MakeSource) -> None:
     """Whatever the overrides put into the body, the answer is a list of findings, or the compiler's own refusal."""
     case = Case({"distribution": TORCH, "azureml_overrides": body}, {"max_cost": 5})

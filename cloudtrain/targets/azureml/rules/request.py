@@ -7,135 +7,33 @@ those of the API.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
 
 from cloudtrain.errors import did_you_mean
 from cloudtrain.job.model import overrides_of
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
+from cloudtrain.targets.azureml.catalogue import DATA
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
 from cloudtrain.targets.azureml.reading import OVERRIDES, read
 
+Schema = Mapping[str, "Schema"] | list[str] | str
+"""The schema of a value: of a mapping with fixed keys, or with keys that the user chooses (`*`), such as `tags`; the
+texts that it can be, in upper or lower case; or a kind of plain values, as messages name it. Another rule checks `""`.
+"""
 
-class NamedSchema(NamedTuple):
-    """The schema of a mapping whose keys the user chooses, such as `tags`; `value` is the schema of its values."""
-
-    value: Kind
-
-
-class FieldSchema(NamedTuple):
-    """The schema of a mapping with fixed keys. `known` maps the API's field names to the schemas of their values."""
-
-    known: Mapping[str, Kind]
+_TEXT, _WHOLE = "a text", "a whole number"
+_MATCHES = {_TEXT: str, _WHOLE: int, "`true` or `false`": bool, "a list": list | tuple}
 
 
-class OneOf(NamedTuple):
-    """The schema of a text that must be one of `words`, in upper or lower case."""
-
-    words: tuple[str, ...]
-
-
-Kind = NamedSchema | FieldSchema | OneOf | str
-"""The schema of a value; a text is a kind of plain values."""
-
-TEXT, WHOLE, TRUTH, LIST, ANY = "a text", "a whole number", "`true` or `false`", "a list", ""
-"""The kinds of values, as messages name them; another rule checks `ANY`."""
-
-_MATCHES = {TEXT: str, WHOLE: int, TRUTH: bool, LIST: list | tuple}
-
-_INPUT = FieldSchema(
-    {
-        "jobInputType": OneOf(
-            ("literal", "uri_file", "uri_folder", "mltable", "custom_model", "mlflow_model", "triton_model")
-        ),
-        "description": TEXT,
-        "mode": OneOf(("ReadOnlyMount", "ReadWriteMount", "Download", "Direct", "EvalMount", "EvalDownload")),
-        "pathOnCompute": TEXT,
-        "uri": TEXT,
-        "value": TEXT,
-    }
-)
-
-_OUTPUT = FieldSchema(
-    {
-        "jobOutputType": OneOf(("uri_file", "uri_folder", "mltable", "custom_model", "mlflow_model", "triton_model")),
-        "assetName": TEXT,
-        "assetVersion": TEXT,
-        "autoDeleteSetting": ANY,
-        "description": TEXT,
-        "mode": OneOf(("ReadWriteMount", "Upload", "Direct")),
-        "pathOnCompute": TEXT,
-        "uri": TEXT,
-    }
-)
-
-_DISTRIBUTION = FieldSchema(
-    {
-        "distributionType": OneOf(("PyTorch", "Mpi", "TensorFlow", "Ray")),
-        "processCountPerInstance": ANY,
-        "parameterServerCount": ANY,
-        "workerCount": ANY,
-        **dict.fromkeys(("address", "headNodeAdditionalArgs", "workerNodeAdditionalArgs"), TEXT),
-        **dict.fromkeys(("port", "dashboardPort"), WHOLE),
-        "includeDashboard": TRUTH,
-    }
-)
-
-_SERVICE = FieldSchema(
-    {
-        "endpoint": TEXT,
-        "errorMessage": TEXT,
-        "jobServiceType": OneOf(("SSH", "TensorBoard", "JupyterLab", "VSCode")),
-        "nodes": FieldSchema({"nodesValueType": OneOf(("All",))}),
-        "port": WHOLE,
-        "properties": NamedSchema(TEXT),
-        "status": TEXT,
-    }
-)
-
-BODY = FieldSchema(
-    {
-        "jobType": OneOf(("Command",)),
-        **dict.fromkeys(("codeId", "command", "componentId", "computeId", "environmentId"), TEXT),
-        **dict.fromkeys(("description", "displayName", "experimentName", "parentJobName"), TEXT),
-        "autologgerSettings": ANY,
-        "distribution": _DISTRIBUTION,
-        "environmentVariables": NamedSchema(ANY),
-        "identity": FieldSchema(
-            {
-                "identityType": OneOf(("Managed", "AMLToken", "UserIdentity")),
-                **dict.fromkeys(("clientId", "objectId", "resourceId"), TEXT),
-            }
-        ),
-        "inputs": NamedSchema(_INPUT),
-        "isArchived": TRUTH,
-        "limits": FieldSchema({"jobLimitsType": OneOf(("Command",)), "timeout": ANY}),
-        "notificationSetting": FieldSchema({"emailOn": LIST, "emails": LIST, "webhooks": ANY}),
-        "outputs": NamedSchema(_OUTPUT),
-        "properties": NamedSchema(TEXT),
-        "queueSettings": FieldSchema(
-            {"jobTier": OneOf(("Null", "Spot", "Basic", "Standard", "Premium")), "priority": WHOLE}
-        ),
-        "resources": FieldSchema(
-            {
-                "dockerArgs": TEXT,
-                "dockerArgsList": LIST,
-                "instanceCount": ANY,
-                "instanceType": TEXT,
-                "locations": LIST,
-                "maxInstanceCount": WHOLE,
-                "properties": ANY,
-                "shmSize": ANY,
-            }
-        ),
-        "secretsConfiguration": ANY,
-        "services": NamedSchema(_SERVICE),
-        "tags": NamedSchema(TEXT),
-    }
-)
+@cache
+def body_schema() -> Mapping[str, Schema]:
+    schema: Mapping[str, Schema] = json.loads((DATA / "body.json").read_text("utf-8"))
+    return schema
 
 
 @dataclass(frozen=True)
@@ -148,32 +46,31 @@ class Violation:
     is_unknown: bool = False
 
 
-def violations(value: object, kind: Kind = BODY, path: ValuePath = ()) -> Iterator[Violation]:
-    """Yield the violations in the order of the schema's fields. `path` is the path of `value` in the body."""
-    if isinstance(kind, FieldSchema | NamedSchema):
+def violations(value: object, schema: Schema, path: ValuePath = ()) -> Iterator[Violation]:
+    """Yield the violations in the order of the fields of `value`. `path` is the path of `value` in the body."""
+    if isinstance(schema, Mapping):
         if isinstance(value, Mapping):
-            yield from _inside(value, kind, path)
+            yield from _inside(value, schema, path)
         else:
             yield Violation(
                 path, f"{_show_path(path)} must be a mapping, not `{value}`", "write it as `{FIELD: VALUE}`"
             )
-    elif isinstance(kind, OneOf):
-        if not isinstance(value, str) or value.casefold() not in map(str.casefold, kind.words):
-            yield Violation(path, f"{_show_path(path)} cannot be `{value}`", did_you_mean(str(value), kind.words))
-    elif kind != ANY and (not isinstance(value, _MATCHES[kind]) or (kind == WHOLE and isinstance(value, bool))):
+    elif isinstance(schema, list):
+        if not isinstance(value, str) or value.casefold() not in map(str.casefold, schema):
+            yield Violation(path, f"{_show_path(path)} cannot be `{value}`", did_you_mean(str(value), schema))
+    elif schema and (not isinstance(value, _MATCHES[schema]) or (schema == _WHOLE and isinstance(value, bool))):
         shown = str(value).lower() if isinstance(value, bool) else value
-        hint = f'write `"{shown}"`' if kind == TEXT and isinstance(value, int | float) else f"write {kind}"
-        yield Violation(path, f"{_show_path(path)} must be {kind}, not `{shown}`", hint)
+        hint = f'write `"{shown}"`' if schema == _TEXT and isinstance(value, int | float) else f"write {schema}"
+        yield Violation(path, f"{_show_path(path)} must be {schema}, not `{shown}`", hint)
 
 
-def _inside(value: Mapping[str, object], kind: FieldSchema | NamedSchema, path: ValuePath) -> Iterator[Violation]:
+def _inside(value: Mapping[str, object], schema: Mapping[str, Schema], path: ValuePath) -> Iterator[Violation]:
     for name, item in value.items():
-        if isinstance(kind, NamedSchema):
-            yield from violations(item, kind.value, (*path, name))
-        elif name in kind.known:
-            yield from violations(item, kind.known[name], (*path, name))
+        inner = schema.get("*", schema.get(name))
+        if inner is not None:
+            yield from violations(item, inner, (*path, name))
         else:
-            hint = did_you_mean(name.replace("_", ""), kind.known)
+            hint = did_you_mean(name.replace("_", ""), schema)
             where = f"{_show_path(path)} has no field" if path else "a job has no field"
             yield Violation((*path, name), f"{where} `{name}` in Azure ML's API", hint, is_unknown=True)
 
@@ -225,7 +122,7 @@ def _violations(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
     if not overrides_of(subject.job, "azureml"):  # without overrides, typed models write every field
         return
 
-    for found in violations(read(subject).body.properties):
+    for found in violations(read(subject).body.properties, body_schema()):
         if found.is_unknown is unknown:
             yield Fault(found.message, found.hint, (OVERRIDES, *found.path))
 
