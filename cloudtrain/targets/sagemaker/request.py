@@ -15,6 +15,9 @@ from cloudtrain.runtime.sagemaker_launcher.variables import HOMOGENEOUS
 PROGRAM = "sagemaker_program"
 SUBMIT_DIRECTORY = "sagemaker_submit_directory"
 LOG_LEVEL = "sagemaker_container_log_level"
+INFO = 20
+"""The level logging.INFO, as the SDK sets it."""
+
 JOB_NAME = "sagemaker_job_name"
 REGION = "sagemaker_region"
 

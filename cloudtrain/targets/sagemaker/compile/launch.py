@@ -7,9 +7,8 @@ image       the image's own entry point, for jobs without code
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.distribution import (
@@ -40,10 +39,9 @@ from cloudtrain.targets.sagemaker.catalogue.images import Image
 from cloudtrain.targets.sagemaker.compile.machines import ChosenImage
 from cloudtrain.targets.sagemaker.compile.places import paths_of
 from cloudtrain.targets.sagemaker.launch.shell import arrives_intact
+from cloudtrain.targets.sagemaker.reading import Mode
 from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker
-
-Mode = Literal["toolkit", "entrypoint", "image"]
 
 REQUIREMENTS = "requirements.txt"
 """The only requirements file that the toolkit installs, in the bundle's top folder."""
@@ -171,37 +169,18 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
 #
 # * With `torch` on a heterogeneous cluster the SDK drops the groups, so each group would run a separate torchrun job.
 # * With `smddp` on a heterogeneous cluster the SDK writes the instance type `null`.
-# * The SDK cannot express `processes_per_instance` of `torch`. cloudtrain writes MPI's key, which the toolkit reads
-#                     for
+# * The SDK cannot express `processes_per_instance` of `torch`. cloudtrain writes MPI's key, which the toolkit reads for
 #   torchrun too.
 
-Pairs = JsonObject
-"""Maps each hyperparameter to its value before JSON encoding."""
 
-LOG_LEVEL = 20
-"""The level logging.INFO, as the SDK sets it."""
-
-
-def script_pairs(*, program: str, submit_directory: str, run_name: str, region: str) -> Pairs:
-    """Return the hyperparameters that every script needs: the location of the code, and the script to run."""
-    return {
-        keys.SUBMIT_DIRECTORY: submit_directory,
-        keys.PROGRAM: program,
-        keys.LOG_LEVEL: LOG_LEVEL,
-        keys.JOB_NAME: run_name,
-        keys.REGION: region,
-    }
-
-
-def distribution_pairs(job: TrainingJob, machines: Machines) -> Pairs:
+def distribution_pairs(job: TrainingJob, machines: Machines) -> JsonObject:
     """Return the hyperparameters that tell the toolkit how to start the processes."""
-    distribution, groups = job.distribution, Pairs()
-    if machines.spans and distribution.type != "tensorflow":
-        groups = {keys.GROUPS: list(machines.spans)}
-    return groups | _pairs_of(distribution, machines)
+    grouped = machines.spans and job.distribution.type != "tensorflow"
+    groups: JsonObject = {keys.GROUPS: list(machines.spans)} if grouped else {}
+    return groups | _pairs_of(job.distribution, machines)
 
 
-def _pairs_of(distribution: Distribution, machines: Machines) -> Pairs:
+def _pairs_of(distribution: Distribution, machines: Machines) -> JsonObject:
     if isinstance(distribution, SMDDP):
         return _smddp(distribution, machines)
     if isinstance(distribution, SMP):
@@ -219,17 +198,17 @@ def _pairs_of(distribution: Distribution, machines: Machines) -> Pairs:
     return {}
 
 
-def _processes(asked: int | None, machines: Machines) -> Pairs:
+def _processes(asked: int | None, machines: Machines) -> JsonObject:
     """Return the number of torchrun's processes, unless it is the toolkit's default."""
     return {keys.PROCESSES: asked} if asked is not None and asked != machines.first.accelerators else {}
 
 
-def _mpi(processes: int | None, options: str) -> Pairs:
+def _mpi(processes: int | None, options: str) -> JsonObject:
     count = {keys.PROCESSES: processes} if processes is not None else {}  # by default, one for each GPU
     return {keys.MPI: True, **count, keys.MPI_OPTIONS: options}
 
 
-def _smddp(distribution: SMDDP, machines: Machines) -> Pairs:
+def _smddp(distribution: SMDDP, machines: Machines) -> JsonObject:
     pairs = {
         keys.SMDDP: True,
         keys.INSTANCE_TYPE: machines.first.instance_type,
@@ -238,18 +217,13 @@ def _smddp(distribution: SMDDP, machines: Machines) -> Pairs:
     return pairs | ({keys.TORCH: True} if distribution.launch == "torch" else {})
 
 
-def _smp(distribution: SMP, machines: Machines) -> Pairs:
+def _smp(distribution: SMP, machines: Machines) -> JsonObject:
     parameters = {keys.MODEL_PARALLEL: distribution.parameters} if distribution.parameters else {}
     library = {keys.SMDDP: False, keys.INSTANCE_TYPE: machines.first.instance_type}
     asked = distribution.processes_per_instance
     if distribution.version == 2:
         return parameters | library | {keys.TORCH: True} | _processes(asked, machines)
     return _mpi(asked or machines.first.gpus, distribution.mpi_options) | parameters | library
-
-
-def encode_values(pairs: Pairs) -> dict[str, str]:
-    """Encode each value as JSON, so that the toolkit decodes it to the same type."""
-    return {name: json.dumps(value) for name, value in pairs.items()}
 
 
 # Entrypoint mode: one hyperparameter tells cloudtrain's launcher, which is in the bundle, what to start.

@@ -10,11 +10,11 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.distribution import SMDDP, SMP
 from cloudtrain.job.model import MAX_COUNT, merged
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.machines.choose import MachineGroup, Machines
+from cloudtrain.machines.choose import Machines
 from cloudtrain.targets.common import compiling as instance_types
 from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
-from cloudtrain.targets.sagemaker.reading import DEFAULT_GROUP, machine_group
+from cloudtrain.targets.sagemaker.reading import machine_group
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
@@ -37,14 +37,6 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
     named = preferred or [(_instance_type(job, account), None)]
     equal = tuple(machine_group(name, count or resources.instance_count, account) for name, count in named)
     return Machines(equal, "preferences" if preferred else "type")
-
-
-def some_machines(job: TrainingJob) -> Machines:
-    """Return as many machines as the job asks for, with an unknown type.
-
-    They are used if the job names no valid type, so that cloudtrain still finds the job's other mistakes.
-    """
-    return Machines((MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),))
 
 
 def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> JsonObject:
@@ -92,8 +84,6 @@ def _instance_type(job: TrainingJob, account: SageMakerAccount) -> str:
 
 # The container image of a SageMaker job: the job's own image, or the AWS image for a framework and version.
 
-DEFAULT_FRAMEWORK = "pytorch"
-
 
 class ChosenImage(NamedTuple):
     """An image's address and its catalogue entry. The entry is None for a user's own image."""
@@ -115,7 +105,7 @@ def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) ->
     uri = environment.image.of("sagemaker") if environment.image else None
     if uri is not None:
         return ChosenImage(uri, image_of_uri(uri), by_version=False)
-    framework = environment.framework or ("tensorflow" if job.distribution.type == "tensorflow" else DEFAULT_FRAMEWORK)
+    framework = environment.framework or ("tensorflow" if job.distribution.type == "tensorflow" else "pytorch")
     image = resolve_image(
         framework,
         environment.version,
@@ -144,15 +134,15 @@ def _deciding_type(machines: Machines) -> str:
 
 FIELD = "sagemaker_overrides"
 
+
 _NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "StoppingCondition", "TrainingJobName")
-"""Fields that a plan reads from its request: overrides may change them, but may not remove them."""
 
 
 class _Kind(NamedTuple):
     """The request fields of one API operation that overrides must not remove or make unreadable.
 
     Attributes:
-        needed: fields that overrides must not remove.
+        needed: fields that a plan reads from its request: overrides may change them, but may not remove them.
         read: optional fields that a plan reads.
         machines: path of the field that holds instance types and counts.
     """

@@ -51,14 +51,25 @@ def channels(job: TrainingJob, usual: str) -> list[JsonObject]:
     return [
         _channel(item.channel or name, item, usual)
         for name, item in job.inputs.items()
-        if not _input_problems(name, item)
+        if not any(_input_problems(name, item))
     ]
 
 
-def place_problems(job: TrainingJob) -> list[Problem]:
-    """Return a problem for each input or output without a location that SageMaker can use."""
-    found = [problem for name, item in job.inputs.items() for problem in _input_problems(name, item)]
-    return [*found, *_output_problems(job)]
+def place_problems(job: TrainingJob) -> Iterator[Problem]:
+    """Yield a problem for each input or output without a location that SageMaker can use.
+
+    SageMaker has one location for all results of a job.
+    """
+    for name, item in job.inputs.items():
+        yield from _input_problems(name, item)
+    for name, output in job.outputs.items():
+        if output.sagemaker is not None and name != "model":
+            yield Problem(
+                ("outputs", name, "sagemaker"),
+                f"output `{name}` cannot have a separate place on SageMaker, which keeps all outputs with the model",
+                f"remove it; `cloudtrain download NAME outputs/{name}` gets it from there",
+                code="CT032",
+            )
 
 
 def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> JsonObject:
@@ -127,25 +138,21 @@ def _root(target: SageMaker, account: SageMakerAccount) -> str:
 
 def _in_folder(folder: str, item: Input | ProcessingInput) -> str:
     """Return an input's path in the container. A single file keeps its name inside the input's folder."""
-    is_file = item.type == "uri_file" and item.sagemaker
-    return f"{folder}/{PurePosixPath(item.sagemaker).name}" if is_file and item.sagemaker else folder
+    return f"{folder}/{PurePosixPath(item.sagemaker).name}" if item.type == "uri_file" and item.sagemaker else folder
 
 
 def _channel(name: str, item: Input, usual: str) -> JsonObject:
     assert item.sagemaker is not None
     system = _FILE_SYSTEM.fullmatch(item.sagemaker)
     if system is not None:
-        return {"DataSource": {"FileSystemDataSource": _file_system(system, item)}, "ChannelName": name}
+        source = {
+            "FileSystemId": system["id"],
+            "FileSystemType": _FILE_SYSTEM_TYPES[system["type"]],
+            "DirectoryPath": system["path"],
+            "FileSystemAccessMode": item.access,
+        }
+        return {"DataSource": {"FileSystemDataSource": source}, "ChannelName": name}
     return {"DataSource": {"S3DataSource": _s3_source(item)}, "ChannelName": name} | _reading(item, usual)
-
-
-def _file_system(system: re.Match[str], item: Input) -> dict[str, str]:
-    return {
-        "FileSystemId": system["id"],
-        "FileSystemType": _FILE_SYSTEM_TYPES[system["type"]],
-        "DirectoryPath": system["path"],
-        "FileSystemAccessMode": item.access,
-    }
 
 
 def _s3_source(item: Input) -> JsonObject:
@@ -173,43 +180,21 @@ def _reading(item: Input, usual: str) -> JsonObject:
     return {name: value for name, value in reading.items() if value is not None}
 
 
-def _input_problems(name: str, item: Input) -> list[Problem]:
+def _input_problems(name: str, item: Input) -> Iterator[Problem]:
+    path = ("inputs", name)
     if item.sagemaker is None:
-        return [
-            Problem(
-                ("inputs", name),
-                f"input `{name}` has no location on SageMaker",
-                f"add `sagemaker: s3://BUCKET/PATH` under `inputs.{name}`",
-                code="CT032",
-            )
-        ]
-    if item.mode in ("direct", "eval_mount", "eval_download"):
+        hint = f"add `sagemaker: s3://BUCKET/PATH` under `inputs.{name}`"
+        yield Problem(path, f"input `{name}` has no location on SageMaker", hint, code="CT032")
+    elif item.mode in ("direct", "eval_mount", "eval_download"):
         message = f"input `{name}` has the mode `{item.mode}`, which only Azure ML has"
-        return [
-            Problem(("inputs", name, "mode"), message, "use `mount` to read on demand, or `download`", code="CT031")
-        ]
-    if not item.sagemaker.startswith("s3://") and not _FILE_SYSTEM.fullmatch(item.sagemaker):
+        yield Problem((*path, "mode"), message, "use `mount` to read on demand, or `download`", code="CT031")
+    elif not item.sagemaker.startswith("s3://") and not _FILE_SYSTEM.fullmatch(item.sagemaker):
         message = f"`{item.sagemaker}` is not a place that SageMaker can read"
         hint = (
             "use `s3://BUCKET/PATH`, `fsx://fs-ID/PATH` or `efs://fs-ID/PATH`; "
             f"`./{item.sagemaker.lstrip('/')}` uploads it from this machine"
         )
-        return [Problem(("inputs", name, "sagemaker"), message, hint, code="CT032")]
-    return []
-
-
-def _output_problems(job: TrainingJob) -> list[Problem]:
-    """Report outputs with different locations: SageMaker has one location for all results of a job."""
-    return [
-        Problem(
-            ("outputs", name, "sagemaker"),
-            f"output `{name}` cannot have a separate place on SageMaker, which keeps all outputs with the model",
-            "remove it; `cloudtrain download NAME outputs/" + name + "` gets it from there",
-            code="CT032",
-        )
-        for name, item in job.outputs.items()
-        if item.sagemaker is not None and name != "model"
-    ]
+        yield Problem((*path, "sagemaker"), message, hint, code="CT032")
 
 
 # The locations of a processing job's data, in S3 and in the container.
@@ -226,41 +211,28 @@ _UPLOAD_MODES = {"upload": "EndOfJob", "mount": "Continuous"}
 
 def processing_paths_of(job: ProcessingJob) -> dict[str, str]:
     """Map each reference, such as `inputs.train`, to its path in the container."""
-    paths = {
-        f"inputs.{name}": _in_folder(_processing_input_path(name, item), item) for name, item in job.inputs.items()
-    }
+    paths = {f"inputs.{name}": _in_folder(_input_path(name, item), item) for name, item in job.inputs.items()}
     return paths | {f"outputs.{name}": _output_path(name, item) for name, item in job.outputs.items()}
 
 
 def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
     """Return `ProcessingInputs`: the job's own inputs, and the bundle unless `code_uri` is None."""
-    found = [_input(name, item) for name, item in job.inputs.items() if item.sagemaker is not None]
+    found = [_input(name, item.sagemaker, item) for name, item in job.inputs.items() if item.sagemaker is not None]
     if code_uri is not None:
-        found.append(_s3_input(CODE_INPUT, code_uri, f"{PROCESSING_INPUT_ROOT}/{CODE_INPUT}"))
+        found.append(_input(CODE_INPUT, code_uri, ProcessingInput.model_construct()))
     return found
 
 
-def _input(name: str, item: ProcessingInput) -> JsonObject:
-    assert item.sagemaker is not None
-    return _s3_input(
-        name,
-        item.sagemaker,
-        _processing_input_path(name, item),
-        S3DataType="ManifestFile" if item.data_type == "manifest" else "S3Prefix",
-        S3InputMode="Pipe" if item.mode == "pipe" else "File",
-        S3DataDistributionType="ShardedByS3Key" if item.shard else "FullyReplicated",
-        S3CompressionType="Gzip" if item.compression == "gzip" else "None",
-    )
-
-
-def _s3_input(name: str, uri: str, path: str, **reading: str) -> JsonObject:
-    plain = {
-        "S3DataType": "S3Prefix",
-        "S3InputMode": "File",
-        "S3DataDistributionType": "FullyReplicated",
-        "S3CompressionType": "None",
+def _input(name: str, uri: str, item: ProcessingInput) -> JsonObject:
+    place = {
+        "S3Uri": uri,
+        "LocalPath": _input_path(name, item),
+        "S3DataType": "ManifestFile" if item.data_type == "manifest" else "S3Prefix",
+        "S3InputMode": "Pipe" if item.mode == "pipe" else "File",
+        "S3DataDistributionType": "ShardedByS3Key" if item.shard else "FullyReplicated",
+        "S3CompressionType": "Gzip" if item.compression == "gzip" else "None",
     }
-    return {"InputName": name, "AppManaged": False, "S3Input": {"S3Uri": uri, "LocalPath": path} | plain | reading}
+    return {"InputName": name, "AppManaged": False, "S3Input": place}
 
 
 def outputs(job: ProcessingJob, target: SageMaker, account: SageMakerAccount, run_name: str) -> JsonObject:
@@ -308,14 +280,14 @@ def input_problems(job: ProcessingJob) -> Iterator[Problem]:
     yield from _path_problems(job)
 
 
-def _processing_input_path(name: str, item: ProcessingInput) -> str:
+def _input_path(name: str, item: ProcessingInput) -> str:
     return (item.path or f"{PROCESSING_INPUT_ROOT}/{name}").rstrip("/")
 
 
 def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
     """Report inputs and outputs with the same folder in the container."""
     taken = {f"{PROCESSING_INPUT_ROOT}/{CODE_INPUT}": "the job's code"}
-    places = [(("inputs", name), _processing_input_path(name, item)) for name, item in job.inputs.items()]
+    places = [(("inputs", name), _input_path(name, item)) for name, item in job.inputs.items()]
     places += [(("outputs", name), _output_path(name, item)) for name, item in job.outputs.items()]
     for path, place in places:
         if place in taken:

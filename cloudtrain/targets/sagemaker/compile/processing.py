@@ -44,7 +44,11 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
     """
     problems = Problems()
     parts = _Parts.of(job, target, context, problems)
-    problems += [*data.input_problems(job), *_word_problems(job), *(_image_problems(parts) if parts else ())]
+    problems += [*data.input_problems(job), *_word_problems(job)]
+    # cloudtrain's launcher must run in the image, because no toolkit exists for processing jobs
+    if parts is not None and parts.brings_code and (old := python_too_old(parts.image.known)):
+        newer = "use a newer `version`, or an image of your own"
+        problems.append(Problem(("environment", "version"), old, newer, code="CT034"))
     plan = problems.value(lambda: _plan(parts, context), None) if parts is not None else None
     problems.refuse(plan)
     assert plan is not None
@@ -169,17 +173,6 @@ def _network(target: SageMaker) -> JsonObject:
     if config or target.network_isolation:
         config["EnableNetworkIsolation"] = target.network_isolation
     return config
-
-
-def _image_problems(parts: _Parts) -> Iterator[Problem]:
-    """Report images that cannot start the job.
-
-    cloudtrain's launcher must run in the image, because no toolkit exists for processing jobs.
-    """
-    old = python_too_old(parts.image.known) if parts.brings_code else None
-    if old:
-        newer = "use a newer `version`, or an image of your own"
-        yield Problem(("environment", "version"), old, newer, code="CT034")
 
 
 def _word_problems(job: ProcessingJob) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from typing import Any
 from cloudtrain.errors import JobError, Problem, UsageError
 from cloudtrain.job.model import overrides_of
 from cloudtrain.job.sweep import Range, Sweep
-from cloudtrain.plans.plan import CompileContext, Plan, Upload
+from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.targets.common.compiling import Problems
 from cloudtrain.targets.sagemaker.compile.places import place_problems
 from cloudtrain.targets.sagemaker.compile.training import TrainingParts, compile_sagemaker, finished_request, parts_of
@@ -67,14 +67,12 @@ def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> 
     if refused:
         raise JobError(refused)
     trial = compile_sagemaker(sweep.job, target, context)
-    bundle = context.bundle
-    upload = Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count)
     return Plan(
         target="sagemaker",
         run_name=context.run_name,
         job_name=sweep.name,
         request=_tuning_request(sweep, context.run_name, request),
-        uploads=() if parts.launch.mode == "image" else (upload,),
+        uploads=trial.uploads,
         processes=trial.processes,
         summary=tuple(row for row in trial.summary if row[0] not in ("target", "run", "cost")),
         notes=(*trial.notes, *_notes(sweep)),

@@ -17,14 +17,8 @@ from cloudtrain.plans.processes import Processes
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.common.compiling import Problems, resolve_hyperparameters, resolve_text
-from cloudtrain.targets.sagemaker.compile.launch import (
-    LaunchChoice,
-    distribution_pairs,
-    encode_values,
-    launch_of,
-    launch_pairs,
-    script_pairs,
-)
+from cloudtrain.targets.sagemaker import request as keys
+from cloudtrain.targets.sagemaker.compile.launch import LaunchChoice, distribution_pairs, launch_of, launch_pairs
 from cloudtrain.targets.sagemaker.compile.machines import (
     FIELD,
     NO_IMAGE,
@@ -33,7 +27,6 @@ from cloudtrain.targets.sagemaker.compile.machines import (
     machines_of,
     overridden,
     resource_config,
-    some_machines,
 )
 from cloudtrain.targets.sagemaker.compile.places import (
     CHECKPOINT_VARIABLE,
@@ -49,17 +42,8 @@ from cloudtrain.targets.sagemaker.compile.places import (
 )
 from cloudtrain.targets.sagemaker.launch import processes as container
 from cloudtrain.targets.sagemaker.plan import RUN_TAG, TRAINING, outputs_of
-from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, Start, distribution_in, machines_in
-from cloudtrain.targets.sagemaker.request import (
-    GROUPS,
-    INSTANCE_TYPE,
-    MPI_OPTIONS,
-    PROCESSES,
-    RANKS,
-    SMDDP_OPTIONS,
-    JsonMapping,
-    JsonObject,
-)
+from cloudtrain.targets.sagemaker.reading import DEFAULT_GROUP, DEFAULT_MAX_RUNTIME, Start, distribution_in, machines_in
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.settings import MonitoringRule, SageMaker, SageMakerAccount
 
 # Write the request's monitoring fields: profiler, debugger, their rules, TensorBoard and MLflow.
@@ -189,24 +173,24 @@ def _algorithm(parts: TrainingParts) -> JsonObject:
 
 
 def _hyperparameters(parts: TrainingParts) -> dict[str, str]:
-    """Return the hyperparameters: as JSON for scripts, and as plain text for an image's own entry point.
-
-    The SDK's generic estimator writes plain text, too.
-    """
+    """Return the hyperparameters: as JSON for scripts, which the toolkit decodes to the same types, and as plain text
+    for an image's own entry point, as the SDK's generic estimator does."""
     own = resolve_hyperparameters(parts.job.hyperparameters, parts.paths)
     if parts.launch.mode == "image":
         return {name: str(value) for name, value in own.items()}
     if parts.launch.mode == "entrypoint":
-        launch = launch_pairs(parts.job, parts.machines, parts.paths)
-        return {name: json.dumps(value) for name, value in (own | launch).items()}
-    assert parts.job.entry_point is not None, "toolkit mode runs scripts"
-    script = script_pairs(
-        program=resolve_text(parts.job.entry_point, parts.paths),
-        submit_directory=ISOLATED_BUNDLE if parts.target.network_isolation else parts.code_uri,
-        run_name=parts.run_name,
-        region=parts.account.region,
-    )
-    return encode_values(own | script | distribution_pairs(parts.job, parts.machines))
+        more = launch_pairs(parts.job, parts.machines, parts.paths)
+    else:
+        assert parts.job.entry_point is not None, "toolkit mode runs scripts"
+        more = {
+            keys.SUBMIT_DIRECTORY: ISOLATED_BUNDLE if parts.target.network_isolation else parts.code_uri,
+            keys.PROGRAM: resolve_text(parts.job.entry_point, parts.paths),
+            keys.LOG_LEVEL: keys.INFO,
+            keys.JOB_NAME: parts.run_name,
+            keys.REGION: parts.account.region,
+            **distribution_pairs(parts.job, parts.machines),
+        }
+    return {name: json.dumps(value) for name, value in (own | more).items()}
 
 
 def _inputs(parts: TrainingParts) -> list[JsonObject]:
@@ -293,7 +277,8 @@ def summary(parts: TrainingParts, machines: Machines, start: Start, processes: P
         ("launch", f"{_MODES[parts.launch.mode]}: {parts.launch.reason}"),
         ("image", request["AlgorithmSpecification"].get("TrainingImage", "")),
         ("script", job.entry_point or job.command or ""),
-        *_data(request),
+        ("output", request["OutputDataConfig"]["S3OutputPath"]),
+        ("checkpoint", request.get("CheckpointConfig", {}).get("S3Uri", "")),
         ("max runtime", format_duration(max_runtime(request))),
         ("spot", _spot(request)),
         ("cost", cost(machines, request)),
@@ -349,11 +334,6 @@ def _summary_processes(machines: Machines, processes: Processes) -> str:
     )
 
 
-def _data(request: JsonMapping) -> list[tuple[str, str]]:
-    checkpoint = request.get("CheckpointConfig", {})
-    return [("output", request["OutputDataConfig"]["S3OutputPath"]), ("checkpoint", checkpoint.get("S3Uri", ""))]
-
-
 def _spot(request: JsonMapping) -> str:
     if not request.get("EnableManagedSpotTraining"):
         return ""
@@ -364,18 +344,22 @@ def _spot(request: JsonMapping) -> str:
 # Check that the toolkit can read the launch hyperparameters that the user wrote by hand.
 
 
-def refuse_unreadable(request: JsonMapping, job: TrainingJob) -> None:
-    """Refuse a request with launch hyperparameters that the toolkit cannot read. Empty values are allowed."""
+def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject:
+    """Return the request with the user's overrides.
+
+    Raises:
+        JobError: the toolkit cannot read the launch hyperparameters. Empty values are allowed.
+    """
+    request = overridden(request_of(parts), overrides)
     given = decode_hyperparameters(request.get("HyperParameters", {}))
-    problems = [
-        Problem(
-            _path(job, name), f"`{name}` must be {kind}, and is `{given[name]}`", f"leave out `{name}`", code="CT031"
-        )
-        for name, (kind, fits) in _KINDS.items()
-        if given.get(name) and not fits(given[name])
-    ]
+    problems = []
+    for name, (kind, fits) in _KINDS.items():
+        if given.get(name) and not fits(given[name]):
+            message = f"`{name}` must be {kind}, and is `{given[name]}`"
+            problems.append(Problem(_path(parts.job, name), message, f"leave out `{name}`", code="CT031"))
     if problems:
         raise JobError(problems)
+    return request
 
 
 def _path(job: TrainingJob, name: str) -> tuple[str, ...]:
@@ -394,12 +378,12 @@ def _is_count(value: Any) -> bool:
 
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    GROUPS: ("a list of instance groups", lambda value: isinstance(value, list) and all(map(_is_text, value))),
-    INSTANCE_TYPE: ("text", _is_text),
-    PROCESSES: ("a number of processes", _is_count),
-    RANKS: ("a number of processes", _is_count),
-    MPI_OPTIONS: ("text", _is_text),
-    SMDDP_OPTIONS: ("text", _is_text),
+    keys.GROUPS: ("a list of instance groups", lambda value: isinstance(value, list) and all(map(_is_text, value))),
+    keys.INSTANCE_TYPE: ("text", _is_text),
+    keys.PROCESSES: ("a number of processes", _is_count),
+    keys.RANKS: ("a number of processes", _is_count),
+    keys.MPI_OPTIONS: ("text", _is_text),
+    keys.SMDDP_OPTIONS: ("text", _is_text),
 }
 """The type that sagemaker-training expects of each hyperparameter."""
 
@@ -441,13 +425,6 @@ def _plan(parts: TrainingParts, context: CompileContext, problems: Problems) -> 
     )
 
 
-def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject:
-    """Return the request with the user's overrides, after a check that the container's launcher can read it."""
-    request = overridden(request_of(parts), overrides)
-    refuse_unreadable(request, parts.job)
-    return request
-
-
 def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, problems: Problems) -> TrainingParts | None:
     """Choose the job's machines, its image, and the program that starts it.
 
@@ -456,7 +433,8 @@ def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, probl
     """
     account: SageMakerAccount = context.account
     machines = problems.value(lambda: machines_of(job, account), None)
-    known = machines or some_machines(job)
+    # of an unknown type, so that the job's other mistakes are found
+    known = machines or Machines((MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),))
     image = problems.value(lambda: image_of(job, account, known), NO_IMAGE) if machines is not None else NO_IMAGE
     launch = problems.value(lambda: launch_of(job, target, known, image, package=context.package), None)
     if machines is None:

@@ -344,8 +344,6 @@ def _take(fields: Fields, table: dict[str, str]) -> JsonObject:
 
 # Split a request's hyperparameters into two groups: those that the SDK adds to run a script, and the user's own.
 
-LOG_LEVEL = 20
-
 
 @dataclass(frozen=True)
 class ToolkitScript:

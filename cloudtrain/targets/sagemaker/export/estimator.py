@@ -21,8 +21,8 @@ from cloudtrain.targets.common.export import Call, Fields, Program, Ref
 from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.export import distributions as dist
-from cloudtrain.targets.sagemaker.export.distributions import LOG_LEVEL, ToolkitScript, fit_inputs, script_of
-from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.export.distributions import ToolkitScript, fit_inputs, script_of
+from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject
 
 # Find the SDK version 2 class for a request's image, and the version arguments that select this image.
 
@@ -222,7 +222,7 @@ def _framework(request: JsonObject, script: ToolkitScript) -> str | None:
 def _with_script(request: JsonObject, script: ToolkitScript, framework: str | None, region: str) -> Form:
     image = request["AlgorithmSpecification"]["TrainingImage"]
     arguments: JsonObject = {"entry_point": script.entry_point, "source_dir": script.source_dir}
-    if script.log_level != LOG_LEVEL:
+    if script.log_level != INFO:
         arguments["container_log_level"] = script.log_level
     values = dict(script.values)
     notes: tuple[str, ...] = ()

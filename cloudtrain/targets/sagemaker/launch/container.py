@@ -14,6 +14,7 @@ from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.reading import TRAINING_MODULE, Start
 from cloudtrain.targets.sagemaker.request import (
     GROUPS,
+    INFO,
     INTERFACE,
     JOB_NAME,
     LOG_LEVEL,
@@ -189,9 +190,6 @@ def _addresses(hosts: Sequence[str], port: int) -> list[str]:
 # (`Container.training_module` is None).
 
 MASTER_PORT = "7777"
-_INFO = 20
-"""The level logging.INFO."""
-
 _TOPOLOGY_SINCE = (5, 1)
 
 
@@ -285,7 +283,7 @@ def _facts(setup: HostSetup) -> JsonObject:
         "is_smddpmprun_installed": setup.container.smddpmprun,
         "is_smddprun_installed": setup.container.smddprun,
         "job_name": setup.request["TrainingJobName"],
-        "log_level": setup.start.values.get(LOG_LEVEL, _INFO),
+        "log_level": setup.start.values.get(LOG_LEVEL, INFO),
         "master_hostname": setup.master,
         "model_dir": f"{root}/model",
         "module_dir": str(setup.start.values.get(SUBMIT_DIRECTORY, f"{root}/code")),
