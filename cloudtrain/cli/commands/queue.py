@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -70,7 +70,7 @@ def queue(
     settings = load_settings()
     runs = queue_of(target or settings.default_target, settings).queue()
     if json:
-        print_json([_as_json(run) for run in runs])
+        print_json([{"name": run.ref.name, **run._asdict(), "ref": str(run.ref)} for run in runs])
     elif runs:
         _print_queue(runs)
     else:
@@ -144,12 +144,6 @@ def _queue_of(run: Run) -> KeepsQueue:
         hint = f"`cloudtrain queue` lists them by name, and `cloudtrain stop {run.name}` ends the sweep"
         raise UsageError(f"`{run.name}` is a sweep, and only its trials wait in the queue", hint=hint, code="CT940")
     return queue_of(run.target, load_settings())
-
-
-def _as_json(item: QueuedRun) -> dict[str, Any]:
-    return {"name": item.ref.name, "ref": str(item.ref)} | {
-        key: value for key, value in item._asdict().items() if key != "ref"
-    }
 
 
 def prune_command(

@@ -19,7 +19,7 @@ except for:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
 
@@ -189,7 +189,9 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
         specification(stage, context, started, grace_period=target.grace_period),
         job.name,
         context,
-        processes=tuple(replace(each, env=_without_long(each.env)) for each in started),
+        processes=tuple(
+            replace(each, env={name: value for name, value in each.env.items() if name not in LONG}) for each in started
+        ),
         summary=_summary(stage, len(started)),
         notes=_notes(stage),
     )
@@ -240,10 +242,6 @@ def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
     if share and stage.body.instances > 1:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(share)
     return variables
-
-
-def _without_long(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name not in LONG}
 
 
 def _summary(stage: Stage, world_size: int) -> Iterator[tuple[str, str]]:

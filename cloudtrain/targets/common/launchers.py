@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from cloudtrain.plans.plan import canonical_json
 from cloudtrain.plans.processes import Alike, Process
 from cloudtrain.runtime.fork_launcher import rank_environment
-from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import guard_program
 
 RENDEZVOUS_PORT = "${{ports.rendezvous}}"
@@ -84,10 +83,6 @@ MISSING_HINT = (
 
 _REDIRECT = 'exec "$@" >"$0/rank_$OMPI_COMM_WORLD_RANK.stdout.log" 2>"$0/rank_$OMPI_COMM_WORLD_RANK.stderr.log"'
 """For `sh -c`: runs a program with its output in files of a folder, which is the first argument."""
-
-
-def mpirun_argv(program: Sequence[str], *, mpirun: str, processes: int, options: str, log_dir: str) -> list[str]:
-    return [mpirun, *mpirun_options(processes, options), *redirected(program, log_dir)]
 
 
 def redirected(program: Sequence[str], log_dir: str) -> list[str]:
@@ -171,11 +166,9 @@ def tf_configs(all_tasks: Sequence[tuple[str, int]]) -> Iterator[str]:
 # output to `<log_dir>/<random>/attempt_<n>/<local rank>/stdout.log` and `stderr.log`.
 
 
-def agent_env(*, grace_period: int) -> dict[str, str]:
-    """Return the environment variables of every agent. `grace_period` is in seconds. TORCH_ELASTIC_SHUTDOWN_TIMEOUT is
-    the time in seconds that ranks have to exit after the agent passes on SIGTERM; default: 30. The flag
-    `--shutdown-timeout` is not used, because older versions of torch refuse it."""
-    return {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_period)}
+SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""The agent's variable with the time in seconds that ranks have to exit after it passes on SIGTERM; default: 30. The
+flag `--shutdown-timeout` is not used, because older versions of torch refuse it."""
 
 
 def agent_argv(

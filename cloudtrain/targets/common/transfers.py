@@ -84,12 +84,13 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
         message = f"`{item.destination}` holds `{escape_path(min(strangers))}`, which is not part of this data"
         raise TargetError(message, hint="remove this file: only cloudtrain may write to that folder", code="CT986")
     missing = [file for file in data.files if sizes.get(file.path) != file.size]
-    report = _counting(data, missing, on_bytes)
+    sent_before = data.size - sum(file.size for file in missing)
+    report = count_bytes(data.size, on_bytes, sent_before)
 
     def send(file: DataFile, check: Check) -> None:
         def count(sent: int) -> None:
             check()
-            report(file, sent)
+            report(file.path, sent)
 
         try:
             storage.send(file, count)
@@ -100,7 +101,7 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
             with suppress(TargetError):
                 storage.remove(file.path)
             raise _changed(item)
-        report(file, file.size)
+        report(file.path, file.size)
 
     run_concurrently(_AT_ONCE, send, missing)
     return True
@@ -125,20 +126,18 @@ def _changed(item: Upload) -> UnreadableData:
     return UnreadableData(message, hint="submit the job again when no program writes to the data")
 
 
-def _counting(
-    data: LocalData, missing: list[DataFile], on_bytes: ByteProgress | None
-) -> Callable[[DataFile, int], None]:
-    """The returned function takes a file and the bytes of it sent so far. Files already in storage count as sent."""
-    sent, lock = dict.fromkeys((file.path for file in missing), 0), Lock()
-    sent_of_all = data.size - sum(file.size for file in missing)
+def count_bytes(total: int, on_bytes: ByteProgress | None, sent_before: int = 0) -> Callable[[str, int], None]:
+    """The returned function takes a file's name and the bytes of it sent so far. `on_bytes` gets those of all files."""
+    sent, lock = dict[str, int](), Lock()
+    sent_of_all = sent_before
 
-    def count(file: DataFile, amount: int) -> None:
+    def count(name: str, amount: int) -> None:
         nonlocal sent_of_all
         if on_bytes is not None:
             with lock:
-                sent_of_all += amount - sent[file.path]
-                sent[file.path] = amount
-                on_bytes(sent_of_all, data.size)
+                sent_of_all += amount - sent.get(name, 0)
+                sent[name] = amount
+                on_bytes(sent_of_all, total)
 
     return count
 

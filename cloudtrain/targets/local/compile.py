@@ -11,6 +11,7 @@ from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.system.plugins import find_target, part_of
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import Problems, arguments_of, option_problems, resolve_text
@@ -153,7 +154,7 @@ def _torchrun(run: _RunLayout) -> _Launch:
                 )
             ),
             env=run.env(instance, processes=shape.world_size)
-            | launchers.agent_env(grace_period=run.target.grace_period),
+            | {launchers.SHUTDOWN_TIMEOUT: str(run.target.grace_period)},
         )
         for instance in range(shape.instances)
     )
@@ -196,13 +197,8 @@ def _mpirun(run: _RunLayout) -> _Launch:
     program = run.direct_program()
     distribution = run.job.distribution
     options = distribution.options if isinstance(distribution, MPI | Horovod) else ""
-    argv = launchers.mpirun_argv(
-        program,
-        mpirun=run.account.mpirun,
-        processes=shape.world_size,
-        options=options,
-        log_dir=f"{run.run_dir}/logs/instance_0",
-    )
+    rank = launchers.redirected(program, f"{run.run_dir}/logs/instance_0")
+    argv = [run.account.mpirun, *mpirun_options(shape.world_size, options), *rank]
     env = dict(sorted((OPEN_MPI | run.env(0, processes=shape.world_size)).items()))
     started = Process(instance=0, role="mpirun", argv=tuple(argv), env=env)
     ranks = launchers.mpirun_ranks(program, processes=shape.world_size)

@@ -24,6 +24,7 @@ import json
 import os
 import sys
 from _thread import get_native_id  # threading's, without importing threading
+from contextlib import suppress
 
 from cloudtrain.system.private import open_private
 
@@ -104,7 +105,8 @@ class RunFolder:
                     os.fsync(file.fileno())  # after a power failure, nobody would write it again
             os.replace(temporary, self.status)
         except OSError:
-            _remove(temporary)
+            with suppress(OSError):
+                os.unlink(temporary)
             self._write_short(status)
 
     def _write_short(self, status: dict[str, Any]) -> None:
@@ -144,13 +146,6 @@ def new_status(pid: int, now: float, *, is_queued: bool = False) -> dict[str, An
         "metrics": {},
         "pid": pid,
     }
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return
 
 
 # The Python processes that cloudtrain starts for a run: the supervisor and its guard.

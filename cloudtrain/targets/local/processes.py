@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import time
+from contextlib import suppress
 
 from cloudtrain.targets.local.output import STREAMS, launched_log, rank_folders
 
@@ -180,19 +181,13 @@ def kill_run(run_dir: str, known: Iterable[int] = ()) -> int:
     deadline = time.monotonic() + _PATIENCE
     while pids := members(run_dir, roots):
         for pid in pids:
-            _kill(pid)
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         killed.update(pids)
         if time.monotonic() > deadline:
             break
         time.sleep(0.01)
     return len(killed)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 # Find the ranks of a run among the processes of this machine, and the order in which the ranks end.

@@ -286,7 +286,9 @@ class Supervisor:
     # running
 
     def _watch(self) -> None:
-        while any(item.exit_code is None for item in self.launched) or self._someone_is_leaving():
+        while any(item.exit_code is None for item in self.launched) or (
+            self.ending is not None and any(item.is_leaving() for item in self.launched)
+        ):
             has_more = self.output.pump()
             for pid in self.exits.wait(0 if has_more else _TICK):
                 self._note_end(pid)
@@ -294,11 +296,6 @@ class Supervisor:
             self._discover()
             self._decide(time.monotonic())
             self._publish_news()
-
-    def _someone_is_leaving(self) -> bool:
-        """Return whether a process that got SIGTERM, or another process in its group, is still running. These processes
-        may run until the grace period ends."""
-        return self.ending is not None and any(item.is_leaving() for item in self.launched)
 
     def _discover(self) -> None:
         if self.spec.launcher == "fork":

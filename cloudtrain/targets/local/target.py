@@ -46,56 +46,37 @@ class LocalTarget(Target):
     }
 
     def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
-        from cloudtrain.targets.common.launch import (
-            LocalAccount,
-            find_mpirun,
-            host_name,
-            loopback_interface,
-            this_machine,
-        )
+        from cloudtrain.targets.common import launch
 
-        machine = this_machine(environ)
+        machine = launch.this_machine(environ)
         if settings.gpus is not None:
             from cloudtrain.targets.common.gpus import chosen_gpus
 
             machine = machine._replace(gpu_ids=chosen_gpus(settings.gpus, environ))
-        return LocalAccount(
+        return launch.LocalAccount(
             state_dir=os.path.abspath(state_dir),  # noqa: PTH100 - as the plan will write it
             python=sys.executable,
             machine=machine,
-            host=host_name(),
-            mpirun=find_mpirun(settings.python or sys.executable, environ),
-            loopback=loopback_interface(),
+            host=launch.host_name(),
+            mpirun=launch.find_mpirun(settings.python or sys.executable, environ),
+            loopback=launch.loopback_interface(),
             interpreter=_interpreter(settings) if settings.build_environment else ("", ""),
         )
 
     def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> Plan:
-        from cloudtrain.targets.local.variants import environment_of, plan_with, settings_in
+        from cloudtrain.targets.local import variants
 
-        environment = environment_of(job, settings, context)
+        environment = variants.environment_of(job, settings, context)
         if environment is None:
-            plan = self._compile(job, settings, context)
+            plan = variants.compile_job(job, settings, context)
         else:
-            plan = plan_with(environment, self._compile(job, settings_in(environment, settings), context))
+            own = variants.settings_in(environment, settings)
+            plan = variants.plan_with(environment, variants.compile_job(job, own, context))
         if settings.queue:
-            from cloudtrain.targets.local.variants import queue_plan
-
-            plan = queue_plan(plan, job, settings, context.account)
+            plan = variants.queue_plan(plan, job, settings, context.account)
         if context.after:
-            from cloudtrain.targets.local.variants import plan_after
-
-            plan = plan_after(plan, context.after)
+            plan = variants.plan_after(plan, context.after)
         return plan
-
-    @staticmethod
-    def _compile(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
-        if isinstance(job, TrainingJob):
-            from cloudtrain.targets.local.compile import compile_local
-
-            return compile_local(job, settings, context)
-        from cloudtrain.targets.local.variants import compile_local_processing
-
-        return compile_local_processing(job, settings, context)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> LocalService:
         from cloudtrain.targets.local.service import LocalService

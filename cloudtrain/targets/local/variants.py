@@ -38,6 +38,12 @@ _ONLY_TRAINING = ("distribution", "checkpoint")
 """Lines of the summary that do not apply to a processing job."""
 
 
+def compile_job(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
+    if isinstance(job, TrainingJob):
+        return compile_local(job, settings, context)
+    return compile_local_processing(job, settings, context)
+
+
 def compile_local_processing(job: ProcessingJob, target: Local, context: CompileContext) -> Plan:
     """Return the plan of a processing job on this machine. `context.account` is a `LocalAccount`."""
     problems, view = Problems(), job.view

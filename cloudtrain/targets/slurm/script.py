@@ -64,10 +64,6 @@ class ClusterRun:
         return paths
 
     @property
-    def output_folders(self) -> list[str]:
-        return sorted({path for name, path in self.paths.items() if not name.startswith("inputs.")})
-
-    @property
     def image(self) -> str | None:
         """Return the container image; None if the script runs directly on the nodes."""
         image = self.job.environment.image
@@ -491,6 +487,7 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     hosts = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     if settings.rendezvous_host is not None:  # a line for each node, all with this name
         hosts += f" | while read -r _; do echo {quote(settings.rendezvous_host)}; done"
+    outputs = sorted({path for name, path in run.paths.items() if not name.startswith("inputs.")})
     text = _BEGIN.format(
         name=run.context.run_name,
         run=quote(run.folder.path),
@@ -499,7 +496,7 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         signal="" if is_mpi(run.job) else _SIGNAL,
         grace=grace,
         minutes=grace // 60 + 1,
-        written=" ".join(map(quote, run.output_folders)),
+        written=" ".join(map(quote, outputs)),
     )
     if settings.setup:
         text += _SETUP.format(lines="\n".join(settings.setup).replace("\r", ""))

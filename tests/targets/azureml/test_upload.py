@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.targets.azureml.service.service import AzureMLService
-from cloudtrain.targets.azureml.service.transfer import _counting as counting
-from cloudtrain.targets.azureml.service.transfer import _File as File
+from cloudtrain.targets.common.transfers import count_bytes
 from tests.fakes.azureml import FakeAzure
 from tests.targets.azureml.conftest import Source, code_plan, hold_back
 
@@ -70,10 +69,10 @@ class Bytes(int):
 def test_the_work_for_reports_grows_with_the_number_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with its square: what was sent of each file is not added up anew for each report."""
     monkeypatch.setattr(Bytes, "sums", 0)
-    files = [File(f"{number}.txt", Path(f"{number}.txt"), Bytes(number)) for number in range(100)]
+    files = {f"{number}.txt": Bytes(number) for number in range(100)}
     reports: list[tuple[int, int]] = []
-    count = counting(files, lambda *report: reports.append(report))
-    for file in files:
-        count(file, file.size)
+    count = count_bytes(sum(files.values()), lambda *report: reports.append(report))
+    for name, size in files.items():
+        count(name, size)
     assert reports[-1] == (4950, 4950)
     assert Bytes.sums <= 4 * len(files)

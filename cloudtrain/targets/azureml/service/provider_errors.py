@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.documents.toml_json import load_toml
-from cloudtrain.errors import NameTaken, RunNotFound, TargetError, TargetUnreachable
+from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable
 from cloudtrain.targets.azureml.catalogue import DATA
 from cloudtrain.targets.azureml.settings import workspace_id
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
@@ -89,11 +89,6 @@ def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError:
     error = error_fields(body)
     message = str(error.get("message") or error.get("Message") or "")
     return _make_error(_template_of(status, list(_codes(error)), message), message, call)
-
-
-def not_found(name: str, workspace: str) -> RunNotFound:
-    hint = "`cloudtrain ps --target azureml` lists the workspace's runs"
-    return RunNotFound(f"the workspace `{workspace}` has no run `{name}`", hint=hint)
 
 
 def _template_of(status: int, codes: list[str], message: str) -> ErrorTemplate:

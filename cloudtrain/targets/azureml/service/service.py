@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable
+from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import user_overlay
 from cloudtrain.plans.plan import Finding, Plan, Upload
@@ -22,7 +22,6 @@ from cloudtrain.targets.azureml.service.client import CANCEL, COMPUTE, JOB, SUBM
 from cloudtrain.targets.azureml.service.logs import Layout, RunLog
 from cloudtrain.targets.azureml.service.online import check as check_online
 from cloudtrain.targets.azureml.service.online import refresh
-from cloudtrain.targets.azureml.service.provider_errors import not_found
 from cloudtrain.targets.azureml.service.status import explain, hourly_price, is_ending, listed_status, status_of
 from cloudtrain.targets.azureml.service.transfer import download as download_results
 from cloudtrain.targets.azureml.service.transfer import fetch_code, make_asset, upload_data
@@ -176,7 +175,8 @@ class AzureMLService:
     def _job(self, ref: RunRef) -> dict[str, Any]:
         job = self._find(ref)
         if job is None:
-            raise not_found(ref.name, self._at(ref.place).place.workspace)
+            message = f"the workspace `{self._at(ref.place).place.workspace}` has no run `{ref.name}`"
+            raise RunNotFound(message, hint="`cloudtrain ps --target azureml` lists the workspace's runs")
         return job
 
     def _find(self, ref: RunRef) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ from cloudtrain.targets.azureml.service.client import CODE, ENVIRONMENT, Client
 from cloudtrain.targets.azureml.service.logs import Layout, RunLog, artifact_place
 from cloudtrain.targets.common.archives import landing
 from cloudtrain.targets.common.services import Denied, NotThere
-from cloudtrain.targets.common.transfers import Check, Report, Storage, below, run_concurrently, send_data
+from cloudtrain.targets.common.transfers import Check, Report, Storage, below, count_bytes, run_concurrently, send_data
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 
 _FILES_AT_ONCE, _BLOCKS_AT_ONCE = 8, 4
@@ -67,7 +67,7 @@ def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: By
         kind = {"pendingUploadType": "TemporaryBlobReference"}
         answer = client.post(f"{code_id}/startPendingUpload", kind, api_version=CODE)
         place = answer["blobReferenceForConsumption"]
-        _send(_container(client, place), _FOLDER, files, Blobs(client), _counting(files, on_bytes))
+        _send(_container(client, place), _FOLDER, files, Blobs(client), on_bytes)
     return f"{place['blobUri'].rstrip('/')}/{_FOLDER}"
 
 
@@ -79,7 +79,7 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
         files = list(_files(source / folder))
 
         def send(container: Any) -> str:
-            _send(container, place, files, blobs, _counting(files, None))
+            _send(container, place, files, blobs, None)
             return str(container.url).partition("?")[0]
 
         address = blobs.container(DatastorePlace(client.place.workspace_id, OWN_STORE)).use(folder, send)
@@ -160,35 +160,20 @@ def _container(client: Client, place: dict[str, Any]) -> Any:
     return storage.ContainerClient.from_container_url(signed or place["blobUri"], credential=credential, **options)
 
 
-def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: Callable[[_File, int], None]) -> None:
-    """Upload all files into `folder`, and report each file's progress to `count`. The first failure ends the upload."""
+def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, on_bytes: ByteProgress | None) -> None:
+    """Upload all files into `folder`. The first failure ends the upload."""
+    count = count_bytes(sum(file.size for file in files), on_bytes)
 
     def send(file: _File, check: Check) -> None:
         def report(sent: int) -> None:
             check()
-            count(file, sent)
+            count(file.name, sent)
 
         with blobs.translating(file.name):
             _put(container, f"{folder}/{file.name}", file, report)
-        count(file, file.size)
+        count(file.name, file.size)
 
     run_concurrently(_FILES_AT_ONCE, send, files)
-
-
-def _counting(files: list[_File], on_bytes: ByteProgress | None) -> Callable[[_File, int], None]:
-    """The returned function takes a file and the bytes of it sent so far; `on_bytes` gets the total of all files."""
-    total, sent, lock = sum(file.size for file in files), dict.fromkeys(files, 0), Lock()
-    sent_of_all = 0
-
-    def count(file: _File, amount: int) -> None:
-        nonlocal sent_of_all
-        if on_bytes is not None:
-            with lock:
-                sent_of_all += amount - sent[file]
-                sent[file] = amount
-                on_bytes(sent_of_all, total)
-
-    return count
 
 
 # Copy a job's results: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or all of them.
