@@ -20,7 +20,7 @@ from cloudtrain.runtime import SetupError
 from cloudtrain.runtime.sagemaker_launcher import network
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.failure import LIMIT, failure_text
-from cloudtrain.targets.sagemaker.service.logs import LogWriter, lines_of
+from cloudtrain.targets.sagemaker.service.logs import lines_of
 from tests.deadlines import DEADLINE
 from tests.examples import examples
 from tests.ports import free_ports
@@ -334,7 +334,7 @@ def test_lines_carry_their_rank(host: Host) -> None:
     script = "import os, sys\nprint('to stdout', os.environ['RANK'])\nprint('to stderr', os.environ['RANK'], file=sys.stderr)"
     host.fill({"train.py": script}, {}, entry_point="train.py", launcher="torchrun", processes_per_instance=2)
     assert host.run() == 0, host.err
-    found = [line for text in (host.out, host.err) for line in lines_of(text, 0.0, LogWriter(0, range(2)))]
+    found = [line for text in (host.out, host.err) for line in lines_of(text, 0.0, 0, range(2))]
     ranks = {(line.rank, line.text) for line in found if line.text.startswith("to ")}
     assert ranks == {(0, "to stdout 0"), (1, "to stdout 1"), (0, "to stderr 0"), (1, "to stderr 1")}
 

@@ -80,14 +80,11 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     return HostLaunch(
         (Process(host.index, role, argv, variables),),
         (*launched, *_ranks(stage, host, plan)),
-        ranks=plan.processes_per_instance if _RANKS_OF & {each.role for each in plan.programs} else 0,
+        ranks=plan.processes_per_instance if {*_LAUNCHERS} & {each.role for each in plan.programs} else 0,
         endpoints=plan.endpoints,
         unpacks=True,
         notes=notes,
     )
-
-
-_RANKS_OF = {"torchrun", "mpirun"}
 
 
 def _plan(stage: EmulatedJob, host: Host) -> LaunchPlan:
@@ -115,7 +112,7 @@ def _plan(stage: EmulatedJob, host: Host) -> LaunchPlan:
 
 def _ranks(stage: EmulatedJob, host: Host, plan: LaunchPlan) -> Sequence[Process]:
     program = plan.programs[0] if plan.programs else None
-    if program is None or program.role not in _RANKS_OF:
+    if program is None or program.role not in _LAUNCHERS:
         return ()
     count = plan.processes_per_instance
     if program.role == "mpirun":
@@ -284,10 +281,7 @@ _MACHINES = "ResourceConfig"
 
 
 def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Plan:
-    """Return the plan of a job that runs on this machine as SageMaker would run it.
-
-    `context.account` is a `LocalAccount`.
-    """
+    """Return the plan of a job that runs on this machine as SageMaker would run it."""
     account: LocalAccount = context.account
     problems = Problems()
     scaled = problems.value(lambda: scaled_job(job, target, account), None)

@@ -153,10 +153,7 @@ class EmulatedJob:
         return len(gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index))
 
     def variables(self, host: Host) -> dict[str, str]:
-        """Return the variables with which a host's toolkit or launcher starts.
-
-        These are the request's variables, and those that only the emulation sets.
-        """
+        """Return the variables with which a host's toolkit or launcher starts: the request's and the emulation's."""
         variables = {
             "AWS_REGION": self.region,
             "CLOUDTRAIN_RUN_DIR": self.run_dir,

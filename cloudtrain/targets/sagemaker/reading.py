@@ -396,10 +396,7 @@ class SageMakerReading(Reading):
         return mapping_at(self.request, *(_CONFIG if self.processing is None else _CLUSTER))
 
     def _type_path(self, kind: str, index: int) -> ValuePath:
-        """Return the path of the job field with an instance type.
-
-        `kind` is `type`, `groups` or `preferences`, and `index` is the index of the group or preference.
-        """
+        """Return the path of the job field with an instance type. `index` is that of the group or preference."""
         config = _CONFIG if self.processing is None else _CLUSTER
         if kind == "type":
             field = "instance_type" if self.job.resources.instance_type else "gpu"

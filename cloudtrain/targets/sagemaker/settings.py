@@ -310,10 +310,7 @@ def _section(file: Path, profile: str) -> Mapping[str, str]:
 
 
 class AwsPlace(NamedTuple):
-    """A region, and the AWS profile whose credentials are used.
-
-    Without a profile, boto3 finds the credentials itself.
-    """
+    """A region, and the AWS profile whose credentials are used; without one, boto3 finds the credentials itself."""
 
     region: str | None
     profile: str | None

@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.errors import TargetError
-from cloudtrain.targets.sagemaker.service.transfer import extract
+from cloudtrain.targets.common.archives import landing
+from cloudtrain.targets.sagemaker.service.transfer import stage
 from tests.examples import examples
 
 
@@ -35,8 +36,15 @@ def packed(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
     return path
 
 
+def extract(archive: Path, destination: Path) -> list[Path]:
+    """Unpack everything, and return the written files in the archive's order."""
+    with landing(destination) as staging:
+        stage(archive, staging, lambda name: name)
+        return staging.move()
+
+
 def unpack(archive: Path, destination: Path) -> dict[str, bytes]:
-    files = extract(archive, destination, lambda name: name)
+    files = extract(archive, destination)
     return {path.relative_to(destination).as_posix(): path.read_bytes() for path in files}
 
 
@@ -150,7 +158,7 @@ def test_nothing_ever_leaves(entries: list[tuple[str, bytes, str]]) -> None:
         archive = packed(base / "model.tar.gz", *(member(name, kind, link) for name, kind, link in entries if name))
         root = base / "a/b/got"
         with suppress(TargetError):
-            extract(archive, root, lambda name: name)
+            extract(archive, root)
         outside = {path.relative_to(base).as_posix() for path in base.rglob("*") if root not in path.parents}
         assert outside in ({"model.tar.gz"}, {"model.tar.gz", "a", "a/b", "a/b/got"})
         for path in root.rglob("*"):

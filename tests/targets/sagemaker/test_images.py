@@ -11,11 +11,11 @@ import pytest
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.targets.sagemaker.catalogue.images import (
     device_of,
-    frameworks,
     image_of_uri,
     resolve_image,
     smp_aliases,
     smp_versions,
+    tables,
     versions,
 )
 
@@ -292,7 +292,7 @@ def test_the_device_follows_the_family() -> None:
 
 def test_the_lists_are_in_order() -> None:
     """Frameworks, and versions from the oldest to the newest."""
-    assert frameworks() == ("pytorch", "tensorflow", "huggingface")
+    assert set(tables()["frameworks"]) == {"pytorch", "tensorflow", "huggingface", "pytorch-smp"}
     assert versions("pytorch")[-5:] == ("2.10.0", "2.11", "2.12", "2.13", "2.14")
     assert versions("pytorch", "neuron") == ("1.11.0", "1.13.1", "2.1.2", "2.5.1", "2.8.0", "2.9.0")
     assert versions("huggingface")[0] == "4.4.2"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cloudtrain.errors import TargetUnreachable, UsageError
 from cloudtrain.plans.states import LogLine, RunState, RunStatus
 from cloudtrain.targets.common.services import Pace
-from cloudtrain.targets.sagemaker.service.logs import LogWriter, lines_of
+from cloudtrain.targets.sagemaker.service.logs import lines_of
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.server import FakeAws
@@ -186,7 +186,7 @@ CASES = [
 @pytest.mark.parametrize(("message", "expected"), CASES)
 def test_who_wrote_a_line(message: str, expected: tuple[int | None, str, str]) -> None:
     """The tags of mpirun, torchrun and PyTorch; on instance 1 of four ranks each."""
-    (line,) = lines_of(message, T0, LogWriter(1, range(4, 8)))
+    (line,) = lines_of(message, T0, 1, range(4, 8))
     assert (line.rank, line.stream, line.text) == expected
     assert line.instance == 1
 
@@ -194,7 +194,7 @@ def test_who_wrote_a_line(message: str, expected: tuple[int | None, str, str]) -
 @given(st.text(st.characters(blacklist_characters="\r\n[")), st.integers(0, 10_000))
 def test_tags_take_nothing_from_the_text(text: str, rank: int) -> None:
     """Whatever a rank writes comes through, without its tag."""
-    (line,) = lines_of(f"[1,{rank}]<stdout>:{text}\n", T0, LogWriter(0))
+    (line,) = lines_of(f"[1,{rank}]<stdout>:{text}\n", T0, 0)
     assert line.rank == rank
     assert line.text == text
 

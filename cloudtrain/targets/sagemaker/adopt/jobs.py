@@ -412,10 +412,7 @@ def _settings(original: Original) -> JsonObject:
 
 
 def region_of(original: Original) -> str | None:
-    """Return the region: from the request's hyperparameters, else from the settings, else from the image's address.
-
-    Returns None if none of them contains a region.
-    """
+    """Return the region of the request's hyperparameters, else of the settings or of the image's address."""
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
     named = parsed(parameters.get(REGION)) or original.settings.get("region")

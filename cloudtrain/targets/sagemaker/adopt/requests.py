@@ -184,11 +184,7 @@ def _camel(name: str) -> str:
 
 
 def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
-    """Yield the training jobs that a tuning job defines, without the fields that the tuner adds.
-
-    If the tuning job has only one definition, and a sweep can express its search, the yielded original includes the
-    search.
-    """
+    """Yield the training jobs that a tuning job defines, with the search if a sweep can express it."""
     definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
     name = str(data.get("HyperParameterTuningJobName", "tuning"))
     for definition in definitions:

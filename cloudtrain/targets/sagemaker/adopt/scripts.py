@@ -35,24 +35,6 @@ from cloudtrain.targets.sagemaker.request import JOB_NAME, SUBMIT_DIRECTORY, Jso
 from cloudtrain.targets.sagemaker.settings import SageMaker, account_id, account_of
 
 
-def originals_of_script(record: JsonMapping, uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-    """Return the training jobs of a captured API call, and the archive of their code.
-
-    `uploads` maps addresses to the files that the script uploaded. The archive is None if they do not contain the code.
-    """
-    request = record.get("request")
-    text = json.dumps(request)
-    role = str(request.get("RoleArn", "")) if isinstance(request, Mapping) else ""
-    owner = account_id(role)
-    if owner is not None and owner != ACCOUNT:
-        text = text.replace(ACCOUNT, owner)
-        uploads = {place.replace(ACCOUNT, owner): content for place, content in uploads.items()}
-    settings = {"region": record["region"]} if isinstance(record.get("region"), str) else {}
-    found = [with_code(item, uploads) for item in originals_in(json.loads(text), None)]
-    code = next((archive for _, archive in found if archive is not None), None)
-    return [replace(item, settings={**settings, **item.settings}) for item, _ in found], code
-
-
 def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Original, bytes | None]:
     """Return the job and its code, read from S3 objects (content by address).
 
@@ -124,25 +106,18 @@ _TRAINER_PARTS = {
 
 
 def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-    """Return the first job that the script creates, and the values that cannot be read from the script's text.
-
-    Returns None if no call creates a job.
-    """
+    """Return the first job that the script creates, if any, and the values that cannot be read from its text."""
     for call in calls:
         kind = call.name.rpartition(".")[2]
         if kind == "create_training_job":
-            return _of_request(call.keywords)
+            unknown: dict[str, str] = {}
+            request = said(dict(call.keywords), "", unknown)
+            original = Original("sagemaker", request, str(request.get("TrainingJobName", "training")), "")
+            return next(drafts_of(original)), unknown
         if kind in (*_FRAMEWORKS, "Estimator", "ModelTrainer"):
             fits = [one for one in calls if one.name in (f"{kind}().fit", f"{call.name}().fit", f"{call.name}().train")]
             return _Reader(kind, call.keywords).draft(fits[0] if fits else None)
     return None
-
-
-def _of_request(keywords: JsonMapping) -> tuple[Draft, dict[str, str]]:
-    unknown: dict[str, str] = {}
-    request = said(dict(keywords), "", unknown)
-    draft = next(drafts_of(Original("sagemaker", request, str(request.get("TrainingJobName", "training")), "")))
-    return draft, unknown
 
 
 class _Reader:
@@ -364,7 +339,17 @@ class SageMakerAdopter:
         """If the script asked AWS for its account number, the hook answered with a placeholder. The account number of
         the job's role replaces this placeholder.
         """
-        return originals_of_script(record, uploads)
+        request = record.get("request")
+        text = json.dumps(request)
+        role = str(request.get("RoleArn", "")) if isinstance(request, Mapping) else ""
+        owner = account_id(role)
+        if owner is not None and owner != ACCOUNT:
+            text = text.replace(ACCOUNT, owner)
+            uploads = {place.replace(ACCOUNT, owner): content for place, content in uploads.items()}
+        settings = {"region": record["region"]} if isinstance(record.get("region"), str) else {}
+        found = [with_code(item, uploads) for item in originals_in(json.loads(text), None)]
+        code = next((archive for _, archive in found if archive is not None), None)
+        return [replace(item, settings={**settings, **item.settings}) for item, _ in found], code
 
     def reason(self, path: ValuePath) -> str:
         if "ParameterRanges" in path:

@@ -19,7 +19,6 @@ class ImageContents(NamedTuple):
         smddprun: whether the data-parallel library is installed.
         smddpmprun: whether the model-parallel library's wrapper is installed.
         torch: the version of PyTorch; None if unknown.
-        python: the interpreter.
         training_module: the value of SAGEMAKER_TRAINING_MODULE in the image; None if unknown.
     """
 

@@ -20,9 +20,6 @@ from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 
 DATA = Path(__file__).with_name("data")
 
-PUBLIC = "public.ecr.aws"
-"""Amazon's public registry, which has neither account nor region in its address."""
-
 
 class ImageEntry(NamedTuple):
     """One image of the SDKs' lists, with all its Python versions, devices and regions."""
@@ -310,25 +307,18 @@ def image_of_uri(uri: str) -> Image | None:
     base = ""
     if framework == "huggingface":
         engine = "tensorflow" if "tensorflow" in match["repository"] else "pytorch"
-        base = engine + _whole(version, [split_base(row.base)[1] for row in listed])
+        base = engine + (whole_version(version, [split_base(row.base)[1] for row in listed]) or version)
         listed = [row for row in listed if row.base == base]
         version = next((word.removeprefix("transformers") for word in words if word.startswith("transformers")), "")
         if not version:
             return None
-    version = _whole(version, [row.version for row in listed])
+    # the SDK copies a short version such as `1.13` into the tag, and AWS moves that tag to the newest patch release
+    version = whole_version(version, [row.version for row in listed]) or version
     usual = in_range("python", *(split_base(base) if base else (framework, version)), "python")
     python = next((word for word in words if re.fullmatch(r"py\d+", word)), next(iter(usual), ""))
     return describe_image(
         framework, version, python, device, (match["registry"], match["repository"], match["tag"]), base
     )
-
-
-def _whole(version: str, known: Sequence[str]) -> str:
-    """Complete a short version: `1.13` becomes `1.13.1`.
-
-    The SDK copies a short version into the tag, and AWS moves that tag to the newest patch release.
-    """
-    return whole_version(version, known) or version
 
 
 def _devices(words: Sequence[str]) -> Iterator[str]:
@@ -353,10 +343,6 @@ _SMP2 = "SageMaker's model parallelism library v2"
 _OWN_IMAGE = "give the address of an image as `environment.image`"
 _TOO_NEW_FOR_P2 = {"pytorch": (1, 13), "tensorflow": (2, 12)}
 """The versions from which SDK 2 refuses ml.p2 types."""
-
-
-def frameworks() -> tuple[str, ...]:
-    return tuple(_TITLES)
 
 
 def versions(framework: str, device: str | None = None) -> tuple[str, ...]:

@@ -96,12 +96,7 @@ class ShapeViolation(NamedTuple):
 
 
 def violations(request: JsonMapping, operation: str = "CreateTrainingJob") -> list[ShapeViolation]:
-    """Return everything in a request that the service's own model forbids, in the order of the request.
-
-    Args:
-        request: the body, as JSON data.
-        operation: `CreateTrainingJob` or `CreateProcessingJob`.
-    """
+    """Return everything in a request that the service's own model forbids, in the order of the request."""
     return list(_check(request, _model()["operations"][operation], (), f"`{operation}`"))
 
 
@@ -109,7 +104,6 @@ def limit(operation: str, path: Place) -> JsonObject:
     """Return the model's limits for one field of a request: `type`, and `min`, `max`, `pattern`, `enum` if defined.
 
     Args:
-        operation: `CreateTrainingJob` or `CreateProcessingJob`.
         path: names of fields, such as `("Environment", "*")`. For an element of a list use any number, for a
             value of a map any name, and for the keys of a map `KEY`.
     """
@@ -126,11 +120,6 @@ def _shape_at(operation: str, path: Place) -> JsonMapping:
         else:
             name = shape["member" if shape["type"] == "list" else "key" if part == KEY else "value"]
     return _shape(name)
-
-
-def model_version() -> str:
-    """Return the version of botocore from which the service's model was copied."""
-    return str(_model()["botocore"])
 
 
 @cache

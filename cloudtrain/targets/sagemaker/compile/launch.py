@@ -64,10 +64,7 @@ class LaunchChoice(NamedTuple):
 def launch_of(
     job: TrainingJob, target: SageMaker, machines: Machines, image: ChosenImage, *, package: bool = False
 ) -> LaunchChoice:
-    """Return the launch mode: `launch` in the target's settings, or else the mode that fits the job and its image.
-
-    `package` is true if the bundle's top folder contains a `setup.py`.
-    """
+    """Return the launch mode: `launch` in the target's settings, or else the mode that fits the job and its image."""
     if job.entry_point is None and job.command is None:
         return LaunchChoice("image", "the job brings no code, so the image's own entry point runs")
     toolkit = next(_only_toolkit(job, machines, image), None)

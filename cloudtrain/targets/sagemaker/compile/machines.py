@@ -171,13 +171,7 @@ _KINDS = {
 
 
 def overridden(request: JsonMapping, overrides: JsonMapping, operation: str = "CreateTrainingJob") -> JsonObject:
-    """Return the request with the overrides, as it will be sent.
-
-    Args:
-        request: the compiled job, as the body of `operation`.
-        overrides: fields to merge into the request.
-        operation: `CreateTrainingJob` or `CreateProcessingJob`.
-    """
+    """Return the body of an operation with the user's overrides, as it will be sent."""
     if not overrides:
         return dict(request)
     result = merged(request, overrides)

@@ -44,10 +44,7 @@ def paths_of(job: TrainingJob) -> dict[str, str]:
 
 
 def channels(job: TrainingJob, usual: str) -> list[JsonObject]:
-    """Return `InputDataConfig` for the job's inputs, leaving out inputs with problems.
-
-    `usual` is the default input mode.
-    """
+    """Return `InputDataConfig` for the job's inputs without problems. `usual` is the default input mode."""
     return [
         _channel(item.channel or name, item, usual)
         for name, item in job.inputs.items()
@@ -76,7 +73,7 @@ def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> JsonObject:
     """Return the channel with the bundle.
 
     `groups` are the instance groups that get the bundle. If one channel of a job is assigned to instance groups,
-    SageMaker requires groups for all channels (SDK 3's `InputData`). `usual` is the default input mode.
+    SageMaker requires groups for all channels (SDK 3's `InputData`).
     """
     source: JsonObject = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
     if groups:
@@ -236,10 +233,7 @@ def _input(name: str, uri: str, item: ProcessingInput) -> JsonObject:
 
 
 def outputs(job: ProcessingJob, target: SageMaker, account: SageMakerAccount, run_name: str) -> JsonObject:
-    """Return `ProcessingOutputConfig`; empty for a job without outputs.
-
-    Outputs without a configured location go to the default output folder, as for training jobs.
-    """
+    """Return `ProcessingOutputConfig`. Outputs without a location go to the same folder as those of training jobs."""
     if not job.outputs:
         return {}
     root = f"{output_root(target, account).rstrip('/')}/{run_name}/output"

@@ -152,11 +152,7 @@ def _text(value: Any, *, as_json: bool) -> str:
 
 
 def _metrics(sweep: Sweep, given: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the job's metrics, including the objective.
-
-    `given` holds the metrics that the job defines. If the objective is not among them, it is added with a pattern that
-    matches the lines of `runtime.report`.
-    """
+    """Return the job's metrics. A missing objective gets a pattern that matches the lines of `runtime.report`."""
     assert sweep.objective is not None, "refused otherwise"
     name = sweep.objective.metric
     if any(row["Name"] == name for row in given):
@@ -267,11 +263,8 @@ def parents_of(request: JsonMapping) -> list[str]:
 def continued(request: JsonMapping, name: str, trials: int, started: int) -> JsonObject:
     """Return the request of the tuning job that continues `name` with `trials` more trials.
 
-    A tuning job learns only from the parents that its request names, so the request also names the parents of `name`.
-
-    Args:
-        request: the request of the tuning job `name`.
-        started: the number of trials that `name` and its parents started.
+    A tuning job learns only from the parents that its request names, so the request also names the parents of `name`,
+    which started `started` trials together with it.
     """
     config, parents = request["HyperParameterTuningJobConfig"], [*parents_of(request), name]
     most = _MOST_RANDOM if config["Strategy"] == "Random" else _WARM_START_MOST_TRIALS

@@ -345,11 +345,7 @@ def _spot(request: JsonMapping) -> str:
 
 
 def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject:
-    """Return the request with the user's overrides.
-
-    Raises:
-        JobError: the toolkit cannot read the launch hyperparameters. Empty values are allowed.
-    """
+    """Return the request with the user's overrides. Launch hyperparameters that the toolkit cannot read are refused."""
     request = overridden(request_of(parts), overrides)
     given = decode_hyperparameters(request.get("HyperParameters", {}))
     problems = []
@@ -454,10 +450,7 @@ def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, probl
 
 
 def _processes(parts: TrainingParts, machines: Machines, start: Start, *, package: bool) -> Processes:
-    """Return the processes that the container will run, according to the finished request with its overrides.
-
-    `package` is true if the bundle's top folder contains a `setup.py`.
-    """
+    """Return the processes that the container will run, according to the finished request with its overrides."""
     if parts.launch.mode == "image":
         return Processes()
     devices = {group.instance_type: group.accelerators for group in machines.groups}

@@ -43,7 +43,6 @@ class Setting:
         framework: `pytorch`, `tensorflow` or `huggingface`.
         instance_type: None for a heterogeneous cluster.
         groups: instance group to instance type, in the request's order; empty for a homogeneous cluster.
-        entry_point: the script.
         image_uri: the estimator's argument `image_uri`; empty if the estimator gets a version instead.
         version: the framework's version, if the estimator gets one.
         debugger: whether the request turns the debugger on.
@@ -409,7 +408,6 @@ class StartedScript:
 
     Attributes:
         launcher: `torchrun`, `mpirun`, `single`, or the name of the hyperparameter that selects another launcher.
-        archive: the location of the code.
         entry_point: the script; None for a command.
         processes: processes of each instance, or None for one per GPU.
         hyperparameters: the script's hyperparameters, as text from the request.
@@ -430,10 +428,7 @@ class StartedScript:
 
 
 def start_of(request: JsonObject, region: str) -> StartedScript | None:
-    """Return the program that a request starts.
-
-    Returns None if the request has no code, or fits neither the toolkit nor cloudtrain's launcher.
-    """
+    """Return the program that a request starts; None without code that the toolkit or cloudtrain's launcher starts."""
     if LAUNCH_KEY in request.get("HyperParameters", {}):
         return _by_our_launcher(request)
     script = script_of(request, region)
@@ -454,10 +449,7 @@ def start_of(request: JsonObject, region: str) -> StartedScript | None:
 
 
 def _launcher(request: JsonObject, values: JsonObject) -> str:
-    """Return the launcher that the toolkit chooses.
-
-    A launcher that only the toolkit supports is returned as the name of its hyperparameter.
-    """
+    """Return the toolkit's launcher; one that only the toolkit supports, as the name of its hyperparameter."""
     asked = Start.of(request).asked
     if asked == keys.TORCH:
         return "torchrun"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from cloudtrain.errors import JobError, TargetError, dotted
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref
-from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
+from cloudtrain.targets.sagemaker.catalogue.images import device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.export import distributions as dist
 from cloudtrain.targets.sagemaker.export.distributions import ToolkitScript, fit_inputs, script_of
@@ -31,41 +31,17 @@ _SMP2 = "smdistributed-modelparallel"
 _BASES = {"pytorch": "pytorch_version", "tensorflow": "tensorflow_version"}
 
 
-def framework_of(uri: str) -> str | None:
-    """Return `pytorch`, `tensorflow` or `huggingface` for AWS's own images; None for other images."""
-    image = image_of_uri(uri)
-    return image.framework if image else None
-
-
-def version_in(uri: str) -> str | None:
-    """Return the version of PyTorch or TensorFlow in an AWS image; None for other images."""
-    image = image_of_uri(uri)
-    return image.engine[1] if image else None
-
-
 def version_arguments(uri: str, region: str, types: Sequence[str], distribution: JsonMapping) -> dict[str, str] | None:
-    """Return the version arguments for which the SDK chooses exactly the image `uri`; None if there are none.
-
-    `types` are the job's instance types.
-    """
+    """Return the version arguments for which the SDK chooses exactly the image `uri`; None if there are none."""
     image = image_of_uri(uri)
     if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
         return None
     instance = next((name for name in types if device_of(name) == "gpu"), types[0])  # the SDK chooses by the same type
     smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get("smdistributed", {})
-    if smp2 != (image.repository == _SMP2) or not _is_picked(
-        image, region, instance, smp2, "smdistributed" in distribution
-    ):
+    if smp2 != (image.repository == _SMP2):
         return None
-    if image.framework != "huggingface":
-        return {"framework_version": image.version, "py_version": image.python}
-    base, version = image.engine
-    return {"transformers_version": image.version, _BASES[base]: version, "py_version": image.python}
-
-
-def _is_picked(image: Image, region: str, instance: str, smp2: bool, smdistributed: bool) -> bool:
     try:
-        found = resolve_image(
+        picked = resolve_image(
             image.framework,
             image.version,
             region=region,
@@ -73,11 +49,16 @@ def _is_picked(image: Image, region: str, instance: str, smp2: bool, smdistribut
             python=image.python,
             base=image.base or None,
             smp2=smp2,
-            smdistributed=smdistributed,
+            smdistributed="smdistributed" in distribution,
         )
     except JobError:
-        return False
-    return found.uri == image.uri
+        return None
+    if picked.uri != image.uri:
+        return None
+    if image.framework != "huggingface":
+        return {"framework_version": image.version, "py_version": image.python}
+    base, version = image.engine
+    return {"transformers_version": image.version, _BASES[base]: version, "py_version": image.python}
 
 
 # Turn a request's debugger, profiler and TensorBoard fields into arguments of SDK version 2's estimators.
@@ -172,7 +153,6 @@ class Form:
 
     Attributes:
         framework: the framework whose class is used; None for the generic `Estimator`.
-        arguments: the class's arguments.
         channels: the channels that the user gives to `fit`.
         metrics: the class's default of `EnableSageMakerMetricsTimeSeries`.
         notes: explanations for calls that may surprise the user.
@@ -210,9 +190,9 @@ def _framework(request: JsonObject, script: ToolkitScript) -> str | None:
     For an AWS image, this is the image's framework. For a user's own image, a class that supports the job's
     distribution is chosen, because the generic class ignores `distribution`.
     """
-    known = framework_of(request["AlgorithmSpecification"]["TrainingImage"])
+    known = image_of_uri(request["AlgorithmSpecification"]["TrainingImage"])
     if known is not None:
-        return known
+        return known.framework
     wanted = dist.distribution_of(script.values)
     if wanted.keys() & {"parameter_server", "multi_worker_mirrored_strategy"}:
         return "tensorflow"
@@ -288,7 +268,8 @@ def _candidates(framework: str, uri: str, by_version: dict[str, str] | None, wan
     candidates: list[JsonObject] = [by_version] if by_version else []
     by_uri = _by_uri(framework, uri)
     if "multi_worker_mirrored_strategy" in wanted:  # the SDK checks the version even if an image is given
-        by_uri["framework_version"] = version_in(uri)
+        image = image_of_uri(uri)
+        by_uri["framework_version"] = image.engine[1] if image else None
     return [*candidates, by_uri]
 
 
@@ -308,10 +289,7 @@ def _setting(request: JsonObject, script: ToolkitScript, framework: str) -> dist
 
 
 def _with_group_objects(distribution: JsonObject, groups: list[str]) -> JsonObject:
-    """Replace the group names in a distribution with the estimator's group objects.
-
-    The SDK accepts only these objects, because it compares groups by identity.
-    """
+    """Replace group names in a distribution with the estimator's group objects, which the SDK compares by identity."""
     if "instance_groups" not in distribution:
         return distribution
     objects = [Ref("instance_groups", groups.index(name)) for name in distribution["instance_groups"]]

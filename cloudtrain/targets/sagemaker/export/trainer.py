@@ -16,7 +16,6 @@ import re
 import shlex
 from collections.abc import Callable
 from typing import Any, Literal
-from urllib.parse import unquote
 
 from cloudtrain.errors import UsageError
 from cloudtrain.plans.document import visible, visible_json
@@ -31,6 +30,7 @@ from cloudtrain.targets.sagemaker.export.estimator import (
     refuse,
 )
 from cloudtrain.targets.sagemaker.request import JsonObject
+from cloudtrain.targets.sagemaker.settings import AwsPlace
 
 SDK = "version 3 of the SageMaker SDK"
 EXTRA = "sagemaker-sdk-3"
@@ -360,23 +360,18 @@ class SageMakerExports:
         return "TrainingJobName" in self._plan.request
 
     def _estimator(self) -> Program:
-        return estimator_program(self._trained(), *self._account())
+        return estimator_program(*self._training_job())
 
     def _trainer(self) -> Program:
-        return trainer_program(self._trained(), *self._account())
+        return trainer_program(*self._training_job())
 
-    def _account(self) -> tuple[str, str | None]:
-        """Return the AWS region to which the request is sent, and the target's AWS profile; None if boto3 finds the
-        credentials itself."""
-        profile, at, region = self._plan.place.rpartition("@")
-        return region, unquote(profile) if at else None
-
-    def _trained(self) -> JsonObject:
-        """Return the request of a training job."""
+    def _training_job(self) -> tuple[JsonObject, str, str | None]:
+        """Return the request of a training job, the AWS region to which it is sent, and the target's AWS profile."""
         if not self._trains:
             hint = "print the request with `--format aws-cli`, or send `plan.request` with boto3"
             raise UsageError("only training jobs can be exported to the SageMaker SDK", hint=hint, code="CT904")
-        return self._plan.request
+        place = AwsPlace.parse(self._plan.place)
+        return self._plan.request, place.region or "", place.profile
 
 
 _NAMES = ("TrainingJobName", "ProcessingJobName", "HyperParameterTuningJobName")

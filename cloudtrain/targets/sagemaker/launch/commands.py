@@ -153,10 +153,7 @@ def split_options(text: str) -> tuple[str, list[str]]:
 
 
 def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, ...]:
-    """Return mpirun's options for EFA.
-
-    If `provider` is true, the options also set FI_PROVIDER.
-    """
+    """Return mpirun's options for EFA, with FI_PROVIDER if `provider` is true."""
     efa = ("FI_PROVIDER=efa", "NCCL_PROTO=simple") if provider else ("NCCL_PROTO=simple",)
     return (
         *(_export_options(*efa) if setup.container.sets_efa(instance_type) else ()),
@@ -279,10 +276,7 @@ def _by_mpirun(start: Callable[[HostSetup], ToolkitCommand]) -> Callable[[HostSe
 
 
 def _parameter_server(setup: HostSetup) -> ToolkitCommand:
-    """Return the command that starts the script on a host with a parameter server.
-
-    `Command.notes` describes the parameter server, which the toolkit starts as a fork of its own process.
-    """
+    """Start the script. A note describes the parameter server, which the toolkit forks from its own process."""
     cluster = server_cluster(setup.distribution_hosts) if setup.takes_part else {}
     index = setup.resource["hosts"].index(setup.host.name)
     if index >= len(cluster.get("ps", ())):

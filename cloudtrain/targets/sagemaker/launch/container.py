@@ -79,10 +79,7 @@ class HostSetup:
 
     @property
     def entry_point(self) -> str:
-        """Return the script's path in the code folder.
-
-        The variable SAGEMAKER_PROGRAM overrides the hyperparameter.
-        """
+        """Return the script's path in the code folder. The variable SAGEMAKER_PROGRAM overrides the hyperparameter."""
         return str(self.given.get("SAGEMAKER_PROGRAM") or self.start.values.get(PROGRAM) or "")
 
     @cached_property
@@ -237,10 +234,7 @@ def _of_the_framework(setup: HostSetup) -> dict[str, str]:
 
 
 def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that the toolkit writes for the script, and that mpirun passes to its ranks.
-
-    Variables in `without`, such as SM_NUM_CPUS, are left out.
-    """
+    """Return the variables that the toolkit writes for the script, and that mpirun passes to its ranks."""
     facts = _facts(setup)
     variables: JsonObject = {name: facts[key] for name, key in _OWN_VARIABLE.items() if key in facts}
     variables["NUM_CPUS"] = setup.cpus

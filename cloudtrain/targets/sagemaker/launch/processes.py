@@ -199,10 +199,7 @@ def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]
 
 
 def _own_entrypoint(request: Request) -> Alike:
-    """Return one process for each host: the program that replaces the image's entry point.
-
-    The child processes of this program are unknown.
-    """
+    """Return one process for each host: the program that replaces the image's entry point, without its children."""
     algorithm = request["AlgorithmSpecification"]
     argv = (*algorithm["ContainerEntrypoint"], *(algorithm.get("ContainerArguments") or ()))
     numbered = sorted(enumerate(hosts(request)), key=lambda item: item[1].index)
@@ -331,13 +328,10 @@ def _rank(launch: LaunchSpec, program: HostProgram, number: int) -> int | None:
     return index + 1 if program.role == "worker" and "chief" in config["cluster"] else index
 
 
-def _own_launcher_ranks(launch: LaunchSpec, found: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
-    """Yield the ranks that torchrun or mpirun starts, once for each set of hosts that train together.
-
-    `found` contains the first host of each instance group.
-    """
+def _own_launcher_ranks(launch: LaunchSpec, firsts: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
+    """Yield the ranks that torchrun or mpirun starts, once for each set of hosts that train together."""
     done: set[tuple[str, ...]] = set()
-    for started in found:
+    for started in firsts:
         program, hosts_of = next(iter(started.plan.programs), None), started.plan.hosts
         if program is None or program.role not in ("torchrun", "mpirun") or hosts_of in done:
             continue

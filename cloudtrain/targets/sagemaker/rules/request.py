@@ -83,7 +83,8 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
     role, region = _ROLE.fullmatch(text_at(subject.plan.request, "RoleArn")), subject.account.region
     if role is None or {"role", "region"} & set(subject.account.missing):
         return
-    wanted = partition_of(region)
+    starts = (partition for start, partition in _PARTITIONS.items() if region.startswith(f"{start}-"))
+    wanted = next(starts, "aws")
     if role["partition"] != wanted:
         yield Fault(
             f"the role is in the partition `{role['partition']}`, and the region `{region}` in `{wanted}`",
@@ -168,12 +169,6 @@ def is_bucket(name: str, region: str) -> bool:
     return bool(_BUCKET.fullmatch(name)) and not _ADDRESS.fullmatch(name)
 
 
-def partition_of(region: str) -> str:
-    """Return a region's partition: `aws-cn` for `cn-north-1`."""
-    starts = (partition for start, partition in _PARTITIONS.items() if region.startswith(f"{start}-"))
-    return next(starts, "aws")
-
-
 # Rules about the whole request: fields that the service's API model forbids, and overrides that break a run.
 
 _NAMES = {"CreateTrainingJob": "TrainingJobName", "CreateProcessingJob": "ProcessingJobName"}
@@ -253,10 +248,7 @@ def _operation(subject: Subject) -> str:
 
 
 def _has_rule_of_its_own(violation: ShapeViolation, operation: str) -> bool:
-    """Return whether another rule reports the violation.
-
-    SM102 reports roles, SM701 networks, and SM201 the instance types of training jobs.
-    """
+    """Return whether SM102 reports the violation (roles), SM701 (networks) or SM201 (types of training jobs)."""
     if violation.path == ("RoleArn",) or (violation.path[0] == "VpcConfig" and violation.kind in ("min", "missing")):
         return True
     on_machines = violation.path[0] == "ResourceConfig" and violation.path[-1] == "InstanceType"
@@ -322,13 +314,9 @@ def _hyperparameter(subject: Subject, rest: ValuePath) -> ValuePath:
     return ("hyperparameters", *rest[:1])
 
 
-def _variable(_subject: Subject, rest: ValuePath) -> ValuePath:
-    return ("environment", "variables", *rest[:1])
-
-
 _PLACES: dict[tuple[str, ...], _PlaceOf] = {
     ("HyperParameters",): _hyperparameter,
-    ("Environment",): _variable,
+    ("Environment",): lambda _subject, rest: ("environment", "variables", *rest[:1]),
     ("Tags",): _by_name(("tags",), ("Tags",), "Key"),
     ("AlgorithmSpecification", "MetricDefinitions"): _by_name(
         ("metrics",), ("AlgorithmSpecification", "MetricDefinitions"), "Name"

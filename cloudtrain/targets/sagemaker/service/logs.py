@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.plans.states import LogLine
@@ -35,26 +35,20 @@ _LOCAL = re.compile(r"\[default(?P<local>\d+)\]: ?")
 """Matches the prefix of torchrun's `--tee`, which contains the local rank."""
 
 
-class LogWriter(NamedTuple):
-    """The instance that writes a log stream, and the ranks on this instance; None if unknown."""
+def lines_of(message: str, time: float, instance: int, ranks: range | None = None) -> Iterator[LogLine]:
+    """Yield the lines of one event of an instance. `ranks` are those of the instance; None if unknown.
 
-    instance: int
-    ranks: range | None = None
-
-
-def lines_of(message: str, time: float, writer: LogWriter) -> Iterator[LogLine]:
-    """Yield the lines of one event. If a progress bar overwrote a line, only the last state of the line is kept."""
+    If a progress bar overwrote a line, only the last state of the line is kept.
+    """
     for line in message.rstrip("\r\n").split("\n"):
-        yield _line(line.rstrip("\r").rpartition("\r")[2], time, writer)
+        yield _line(line.rstrip("\r").rpartition("\r")[2], time, instance, ranks)
 
 
-def _line(text: str, time: float, writer: LogWriter) -> LogLine:
-    instance = writer.instance
+def _line(text: str, time: float, instance: int, ranks: range | None) -> LogLine:
     if match := _MPI.match(text):
         return LogLine(time, instance, int(match["rank"]), match["stream"], text[match.end() :])
     if match := _RANK.match(text):
         return LogLine(time, instance, int(match["rank"]), "stdout", text[match.end() :])
-    ranks = writer.ranks
     if ranks and (match := _LOCAL.match(text)):
         return LogLine(time, instance, ranks.start + int(match["local"]), "stdout", text[match.end() :])
     return LogLine(time, instance, ranks.start if ranks and len(ranks) == 1 else None, "stdout", text)
@@ -119,7 +113,7 @@ class JobLog:
 
     def tail(self, stream: Stream, count: int) -> list[LogLine]:
         """Return the lines of a stream's last `count` events."""
-        return [line for text in stream.tail(count) for line in lines_of(text, 0, self._writer(stream))]
+        return [line for text in stream.tail(count) for line in self._lines(stream, text, 0)]
 
     def discover(self) -> None:
         """Add new streams of the job to `streams`. Finds none if the account does not have the log group yet."""
@@ -132,8 +126,10 @@ class JobLog:
         )
         try:
             for page in pages:
-                for found in page["logStreams"]:
-                    self._add(found["logStreamName"])
+                for name in (row["logStreamName"] for row in page["logStreams"]):
+                    stream = Stream(self._clients, self._group, name)
+                    if name not in self._streams and self._instance in (None, stream.instance):
+                        self._streams[name] = stream
         except NotThere:
             return
 
@@ -146,19 +142,13 @@ class JobLog:
         while heap:
             time, number = heappop(heap)
             stream = streams[number]
-            yield from lines_of(stream.take()["message"], time / 1000, self._writer(stream))
+            yield from self._lines(stream, stream.take()["message"], time / 1000)
             following = stream.next_time()
             if following is not None:
                 heappush(heap, (following, number))
 
-    def _writer(self, stream: Stream) -> LogWriter:
-        return LogWriter(stream.instance, self._ranks.get(stream.instance))
-
-    def _add(self, name: str) -> None:
-        if name not in self._streams:
-            stream = Stream(self._clients, self._group, name)
-            if self._instance in (None, stream.instance):
-                self._streams[name] = stream
+    def _lines(self, stream: Stream, message: str, time: float) -> Iterator[LogLine]:
+        return lines_of(message, time, stream.instance, self._ranks.get(stream.instance))
 
 
 # Find the ranks of each instance of a job from the service's job description.

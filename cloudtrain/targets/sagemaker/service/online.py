@@ -15,7 +15,7 @@ from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, Target
 from cloudtrain.machines.overlay import Refreshed, write_refreshed
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Finding, Plan
-from cloudtrain.rules.engine import declare_all, level_of
+from cloudtrain.rules.engine import ValuePath, declare_all, level_of
 from cloudtrain.runtime.secret_values import references
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.common.services import Deadline, Denied, NotThere, check_timeout
@@ -25,8 +25,6 @@ from cloudtrain.targets.sagemaker.service.clients import Clients
 from cloudtrain.targets.sagemaker.settings import account_id
 
 _SERVICE = "sagemaker.amazonaws.com"
-
-ValuePath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -142,10 +140,7 @@ def _trusts_sagemaker(policy: JsonMapping) -> bool:
 
 
 def _buckets(plan: Plan) -> dict[str, ValuePath]:
-    """Map each bucket that gets uploads or outputs to the path of the job field that names it.
-
-    The path is empty if no job field names the bucket.
-    """
+    """Map each bucket that gets uploads or outputs to the path of the job field that names it, if one does."""
     request = plan.request
     found: dict[str, ValuePath] = {}
     for upload in plan.uploads:
@@ -274,12 +269,7 @@ def pricing_region(region: str) -> str:
 
 
 def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refreshed:
-    """Download the prices of a region, and write them to a file in `folder`.
-
-    Args:
-        folder: the user's configuration folder.
-        date: today's date, such as `2026-01-31`, which becomes the date of the prices.
-    """
+    """Write the prices of a region to a file in the configuration folder. `date` is today's, such as `2026-01-31`."""
     filters = [
         {"Type": "TERM_MATCH", "Field": "regionCode", "Value": region},
         {"Type": "TERM_MATCH", "Field": "productFamily", "Value": "ML Instance"},

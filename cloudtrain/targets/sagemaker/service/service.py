@@ -175,14 +175,7 @@ def job_state(description: JsonMapping, kind: JobKind) -> RunState:
 
 
 def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: float) -> RunStatus:
-    """Return the status of a described job.
-
-    Args:
-        description: the service's job description.
-        kind: the type of the job: training or processing.
-        rate: US dollars per hour for all of the job's instances; None if unknown.
-        now: seconds since the epoch, for jobs and phases that have not ended yet.
-    """
+    """Return the status of a described job. Its instances cost `rate` US dollars per hour, if known."""
     state = job_state(description, kind)
     status = RunStatus(
         state=state,
@@ -243,10 +236,7 @@ def _with_money(status: RunStatus, description: JsonMapping, rate: float | None,
 
 
 def hourly_price(description: JsonMapping, overlay: Overlay) -> float | None:
-    """Return the US dollars per hour for all instances of the job, at the prices in `overlay` or the catalogue.
-
-    Returns None if a price is unknown.
-    """
+    """Return the US dollars per hour for all instances of the job; None if a price is unknown."""
     resources = description.get("ResourceConfig") or description.get("ProcessingResources", {}).get("ClusterConfig", {})
     groups = resources.get("InstanceGroups") or [resources]
     return hourly(
@@ -256,10 +246,7 @@ def hourly_price(description: JsonMapping, overlay: Overlay) -> float | None:
 
 
 def _metered_seconds(status: RunStatus, now: float) -> float | None:
-    """Return the seconds from the start of billing to the job's end, or to `now` for a running job.
-
-    Returns None if billing has not started.
-    """
+    """Return the seconds from the start of billing, if it has started, to the job's end, or to `now`."""
     start = next((item.started for item in status.transitions if item.phase in _BILLED_FROM), None)
     if start is None:
         return None

@@ -171,20 +171,9 @@ Rename = Callable[[str], str | None]
 """Turns a name in the archive into a name on disk, or into None to skip the member."""
 
 
-def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
-    """Unpack the members that `rename` selects into `destination`, and return the written paths in the archive's order.
-
-    Creates `destination`. Writes either all files or none, and replaces existing files. `rename` turns a member's name
-    into its name on disk, or into None to skip the member.
-    """
-    with landing(destination) as staging:
-        stage(archive, staging, rename)
-        return staging.move()
-
-
 def stage(archive: Path, staging: Staging, rename: Rename) -> None:
-    """Write the members that `rename` selects (see `extract`) into the staging folder."""
-    with _open(archive) as tar, _about(archive):
+    """Write the members that `rename` selects into the staging folder."""
+    with _open(archive) as tar:
         for member in tar:
             if member.isdir():
                 continue
@@ -205,28 +194,22 @@ def stage(archive: Path, staging: Staging, rename: Rename) -> None:
 
 def names_in(archive: Path) -> list[str]:
     """Return the names of all archive members except folders, without a leading `./`."""
-    with _open(archive) as tar, _about(archive):
+    with _open(archive) as tar:
         return [safe_name(member.name) for member in tar if not member.isdir()]
 
 
 @contextmanager
 def _open(archive: Path) -> Iterator[tarfile.TarFile]:
-    """Refuse a damaged archive. An error of the system, such as a full disk, stays an OSError."""
+    """Refuse a damaged or hostile archive. An error of the system, such as a full disk, stays an OSError."""
     try:
         with tarfile.open(archive, "r:*") as tar:
             yield tar
+    except Unsafe as error:
+        raise _refusal(archive, f"cannot be unpacked: {error}") from None
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         if getattr(error, "errno", None) is not None:
             raise
         raise _refusal(archive, f"is damaged: {error}") from error
-
-
-@contextmanager
-def _about(archive: Path) -> Iterator[None]:
-    try:
-        yield
-    except Unsafe as error:
-        raise _refusal(archive, f"cannot be unpacked: {error}") from None
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
@@ -372,10 +355,7 @@ def fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
 
 
 def _stage_logs(lines: Iterable[LogLine], rest: str, staging: Staging, prefix: str) -> None:
-    """Write one file for each instance, such as `algo-1.log`, or only the file `rest`.
-
-    A line whose rank is known begins with `[rank N]`.
-    """
+    """Write one file for each instance, such as `algo-1.log`, or only the file `rest`. Lines begin with their rank."""
     texts: dict[str, list[str]] = {}
     for line in lines:
         tag = f"[rank {line.rank}] " if line.rank is not None else ""
