@@ -316,11 +316,15 @@ def _from(place: Path, folder: str, path: str) -> str:
 def _weight(adoption: Adoption) -> tuple[int, int]:
     """Return two numbers by which drafts are ranked, lower is better: the number of differences, and the size of the
     overrides."""
-    return len(adoption.differences), _leaves(adoption.fields.get(adoption.target + OVERRIDES))
+    leaves = _leaves(adoption.fields.get(adoption.target + OVERRIDES))
+    return len(adoption.differences), sum(1 if leaf is None else 2 for leaf in leaves)
 
 
-def _leaves(value: Any) -> int:
-    return sum(map(_leaves, value.values())) if isinstance(value, Mapping) else int(value is not None) + 1
+def _leaves(value: Any) -> Iterator[Any]:
+    for inner in value.values() if isinstance(value, Mapping) else ():
+        yield from _leaves(inner)
+    if not isinstance(value, Mapping):
+        yield value
 
 
 def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft) -> Adoption:
@@ -364,22 +368,15 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
 def _overrides_comment(overrides: Mapping[str, Any]) -> str:
     """Return the comment to write above the overrides. It names values and nulls separately, because a null removes a
     value from the request."""
-    values = ", ".join(f"`{name}`" for name, value in overrides.items() if _says(value))
-    nulls = ", ".join(f"`{name}`" for name, value in overrides.items() if _removes(value))
+    leaves = {name: list(_leaves(value)) for name, value in overrides.items()}
+    values = ", ".join(f"`{name}`" for name, own in leaves.items() if any(leaf is not None for leaf in own))
+    nulls = ", ".join(f"`{name}`" for name, own in leaves.items() if None in own)
     parts = []
     if values:
         parts.append(f"No field of a job can express {values}, so the values of the original request are used here.")
     if nulls:
         parts.append(f"A null leaves out what cloudtrain would add to the original request: {nulls}.")
     return "\n".join(parts)
-
-
-def _says(value: Any) -> bool:
-    return any(map(_says, value.values())) if isinstance(value, Mapping) else value is not None
-
-
-def _removes(value: Any) -> bool:
-    return any(map(_removes, value.values())) if isinstance(value, Mapping) else value is None
 
 
 def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) -> tuple[Any, CompileContext, Plan]:

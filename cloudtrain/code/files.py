@@ -184,12 +184,9 @@ class Included(NamedTuple):
 
 
 def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[Problem]]:
-    """Return the files and folders that the include file lists, by their names in the bundle, and the problems with
-    invalid lines.
-
-    Args:
-        root: the source folder, which contains the include file.
-        own: the names that the source folder itself has at its root. No listed item may have one of them.
+    """Return the files and folders that the include file of the source folder `root` lists, by their names in the
+    bundle, and the problems with invalid lines. No listed item may have a name in `own`, those of the folder's own
+    items.
 
     Raises:
         FileNotFoundError: the include file or a listed item was removed meanwhile.

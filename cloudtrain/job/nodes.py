@@ -118,13 +118,8 @@ def _union(options: list[Any], parsed: bool) -> SchemaNode:
         *others, last = sorted(dict.fromkeys(words), key=lambda word: " or " in word)
         either = ", ".join((*others, last)) if " or " in last else f"{', '.join(others)} or {last}"
         return SchemaNode("json", either)
-    models = {tag_of(option): option for option in options}
+    models = {str(option.model_fields["type"].default): option for option in options}
     return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
-
-
-def tag_of(model: type[BaseModel]) -> str:
-    """Return the value of `type` that selects `model` in a choice. It is the default of the model's field `type`."""
-    return str(model.model_fields["type"].default)
 
 
 def plain_path(location: ValuePath, root: type[BaseModel]) -> tuple[ValuePath, SchemaNode | None, SchemaNode | None]:

@@ -105,14 +105,9 @@ Content = Callable[[str], bytes | None]
 def file_changes(
     before: Mapping[str, object], after: Mapping[str, object], old: Content, new: Content, *, names: tuple[str, str]
 ) -> Iterator[FileChange]:
-    """Yield the files that differ between two versions, sorted by path.
-
-    Args:
-        before, after: map the path of each file to a value, such as a hash. A file is unchanged if both values are
-            equal.
-        old, new: return the content of the file at a path, in the version before and after.
-        names: the names of the two versions in the diff.
-    """
+    """Yield the files that differ between two versions, sorted by path. `before` and `after` map the path of each file
+    to a value, such as a hash, which differs where the file does. `old` and `new` return the content of the file at a
+    path; `names` are those of the two versions in the diff."""
     for path in sorted({*before, *after}):
         if path not in after:
             yield FileChange(path, "removed")

@@ -398,12 +398,8 @@ def rule_named(code: str) -> Rule:
 
 
 def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool = False) -> tuple[Finding, ...]:
-    """Return all findings for a plan, errors first.
-
-    Args:
-        subject: the object that the rules check.
-        ignore: codes of rules to skip, in upper or lower case.
-        portable: apply only the portable rules, for a job that could not be compiled to a request.
+    """Return all findings for a plan, errors first. `ignore` are codes of rules to skip, in upper or lower case.
+    `portable` applies only the portable rules, for a job that could not be compiled to a request.
 
     Raises:
         UsageError: `ignore` names a rule that does not exist.

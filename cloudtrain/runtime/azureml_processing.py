@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 from cloudtrain.runtime.environment import detect_environment
-from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.shards import link_share
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -50,7 +50,7 @@ def prepare(arguments: Sequence[str], variables: Mapping[str, str], directory: s
             hint = "see that the job's identity may read it; `az ml job show` prints this identity"
             raise SetupError(f"the input `{name}` cannot be read: {error}", hint=hint) from None
         share_of = f"{files} file{'' if files == 1 else 's'} of the input `{name}`"
-        _tell(f"instance {here.rank} of {here.world_size} (the first is 0) has {share_of}")
+        tell(f"instance {here.rank} of {here.world_size} (the first is 0) has {share_of}")
         argv = [_replace_path(word, path, share) for word in argv]
         environment |= {f"CLOUDTRAIN_INPUT_{name.upper()}": share, f"AZURE_ML_INPUT_{name}": share}
     return argv, environment
@@ -93,10 +93,6 @@ def _replace_path(word: str, path: str, share: str) -> str:
     """Return the argument `word` with `share` in place of the input's `path`. Other paths that only begin with the same
     text are kept, for example `/data2` if `path` is `/data`."""
     return re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _: share, word)
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"cloudtrain: {text}\n")
 
 
 if __name__ == "__main__":

@@ -243,7 +243,6 @@ def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) ->
         raise SetupError(
             f"the checkpoint `{folder}` was written with torch, which is not installed", hint="pip install torch"
         ) from None
-    import pickle
     from inspect import signature
 
     unread = {"mmap": True} if only_check and "mmap" in signature(torch.load).parameters else {}  # from torch 2.1 on

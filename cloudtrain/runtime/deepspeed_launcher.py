@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 from cloudtrain.runtime.environment import detect_environment
-from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.sagemaker_launcher.machine import this_machine
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -98,8 +98,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     except SetupError as error:
         error.tell()
         raise SystemExit(1) from None
-    sys.stderr.write("cloudtrain: starting " + " ".join(argv) + "\n")
-    sys.stderr.flush()
+    tell("starting " + " ".join(argv))
     os.execv(program, argv)
 
 

@@ -1,4 +1,4 @@
-"""The only error class of the runtime. It is not in `cloudtrain.errors`, which the bundle does not contain."""
+"""The only error class of the runtime, and its messages. `cloudtrain.errors` is not in the bundle."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ class SetupError(Exception):
     def tell(self) -> None:
         """Write message and hint to stderr."""
         sys.stderr.write(f"error: {self.message}\n" + (f"\nhint: {self.hint}\n" if self.hint else ""))
+
+
+def tell(text: str) -> None:
+    """Write `cloudtrain: text` to stderr at once."""
+    sys.stderr.write(f"cloudtrain: {text}\n")
+    sys.stderr.flush()
 
 
 def find_told(lines: Sequence[str]) -> tuple[int, str] | None:

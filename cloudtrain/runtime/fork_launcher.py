@@ -32,6 +32,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.runtime.atomic import write_file
+from cloudtrain.runtime.errors import tell
 from cloudtrain.runtime.loopback import hold_master_store
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -97,9 +98,9 @@ class ForkLauncher:
             if not failed or self._is_stopping:
                 break
             if attempt < self._options.max_restarts:
-                _say(_words(*failed[0]), f"starting all ranks again ({attempt + 1} of {self._options.max_restarts})")
+                tell(f"{_words(*failed[0])}; starting all ranks again ({attempt + 1} of {self._options.max_restarts})")
         for rank, exit_code in reversed(failed):  # the one that began it comes last, as torchrun's summary has it
-            _say(_words(rank, exit_code))
+            tell(_words(rank, exit_code))
         return 1 if failed else 0
 
     def _attempt(self, attempt: int) -> Iterator[tuple[int, int]]:
@@ -238,11 +239,6 @@ def _finish() -> None:
 
 def _words(rank: int, exit_code: int) -> str:
     return f"rank {rank} ended with exit code {exit_code}"
-
-
-def _say(*words: str) -> None:
-    sys.stderr.write(f"cloudtrain: {'; '.join(words)}\n")
-    sys.stderr.flush()
 
 
 def _preload() -> None:

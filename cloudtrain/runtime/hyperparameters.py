@@ -366,8 +366,6 @@ def _dict(value: Any, elements: tuple[Any, ...]) -> dict[Any, Any]:
 
 
 def _literal(text: str) -> Any:
-    import json
-
     for read in (ast.literal_eval, json.loads):
         try:
             return read(text.strip())

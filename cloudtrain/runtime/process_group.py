@@ -36,15 +36,9 @@ SMDDP_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
 
 
 def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: bool = False) -> str:
-    """Return the backend string for torch.distributed.
-
-    Args:
-        asked: `auto`, or the required backend.
-        gpus: GPUs that this process sees.
-        folded: whether two processes share a GPU.
-        alone: whether the job has only one process.
-        sends: whether the script sends tensors from process to process, which smddp does not support.
-    """
+    """Return the backend string for torch.distributed. `asked` is `auto` or the required backend; `gpus` are those that
+    this process sees; `folded`: two processes share a GPU; `alone`: the job has one process; `sends`: the script sends
+    tensors from process to process, which smddp does not support."""
     if asked != AUTO:
         problem = _problem(asked, gpus=gpus, folded=folded)
         if problem:
@@ -224,8 +218,6 @@ def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
     tensor's reference count shows whether a thread still refers to it. There are several `rounds`, because threads of
     earlier collectives may be late, too.
     """
-    import time
-
     import torch
 
     for _ in range(rounds if _torch_distributed().get_world_size() > 1 else 0):
@@ -359,8 +351,6 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
 def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
     """Return True on every rank if any two ranks of the job use the same GPU, which NCCL refuses. `index` is the number
     of this rank's GPU. The ranks exchange the result through `store`."""
-    import socket
-
     import torch
 
     if environment.world_size == 1:

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from shlex import quote
 
-from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.sagemaker_launcher import FIND_PYTHON, ROOT
 from cloudtrain.runtime.sagemaker_launcher.machine import read_config
 from cloudtrain.runtime.secret_values import forms_of, masked, resolved
@@ -116,7 +116,7 @@ def _run(words: list[str], root: Path, children: Children) -> int:
     secrets = resolved(environment)
     environment.update(secrets)
     argv = script_argv(words, sys.executable)
-    _tell("starting " + " ".join(map(quote, argv)))
+    tell("starting " + " ".join(map(quote, argv)))
     is_shell = argv[0] != sys.executable
     children.start(
         HostProgram("the script", tuple(argv), signal="group" if is_shell else "leader"), environment, str(code)
@@ -142,11 +142,6 @@ def _write_message(root: Path, text: str) -> None:
 
     whole = text.encode("utf-8", "replace")[: MESSAGE_LIMIT - 1].decode("utf-8", "ignore") + "\n"
     write_once(root / "output" / "message", whole.encode())
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"cloudtrain: {text}\n")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.secret_values import forms_of, masked, resolved
 
 from . import ROOT
@@ -51,20 +51,20 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
     )
     environment = {**variables, **plan.environment}
     if plan.requirements and EMULATION in variables:
-        _tell(f"`{plan.requirements}` is not installed: this machine is only an emulation")
+        tell(f"`{plan.requirements}` is not installed: this machine is only an emulation")
     elif plan.requirements:
         install_requirements(plan.requirements, root / "code", environment, plan.python)
     secrets = resolved(environment)
     environment.update(secrets)
     if plan.wait_for:
-        wait_for_name(plan.wait_for, tell=_tell)
+        wait_for_name(plan.wait_for, tell=tell)
     if children.asked_to_stop:
         return 128 + signal.SIGTERM
     beacon = _listen_for_chief(plan, network, resource["current_host"], children)
     code, failed = 1, None
     try:
         for program in plan.programs:
-            _tell("starting " + " ".join(map(shlex.quote, program.argv)))
+            tell("starting " + " ".join(map(shlex.quote, program.argv)))
             children.start(program, environment, str(root / "code"))
         code, failed = children.finish(plan.finishes)
     finally:
@@ -100,11 +100,6 @@ def _explain_failure(failed: Child | None, environment: Mapping[str, str]) -> st
 
 def _write_failure(root: Path, text: str) -> None:
     write_once(root / "output" / "failure", text.encode("utf-8", "replace"))
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"cloudtrain: {text}\n")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

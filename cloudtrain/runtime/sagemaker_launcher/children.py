@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -82,20 +83,20 @@ class Child:
         """Send SIGTERM to the process itself, its process group or its ranks, as the program's field `signal` says."""
         if self.program.signal == "group":
             self._group_was_told = True
-            _signal_group(self.pid, signal.SIGTERM)
+            _signal(os.killpg, self.pid, signal.SIGTERM)
             return
         ranks = self._ranks() if self.program.signal == "ranks" else []
         for pid in ranks or [self.pid]:
-            _signal(pid, signal.SIGTERM)
+            _signal(os.kill, pid, signal.SIGTERM)
 
     def kill_ranks(self) -> None:
         """Send SIGKILL to the ranks, but not to their launcher, which then reports the failure."""
         for pid in self._ranks():
-            _signal(pid, signal.SIGKILL)
+            _signal(os.kill, pid, signal.SIGKILL)
 
     def kill(self) -> None:
         """Send SIGKILL to the whole session."""
-        _signal_group(self.pid, signal.SIGKILL)
+        _signal(os.killpg, self.pid, signal.SIGKILL)
 
     def _ranks(self) -> list[int]:
         mark = _RANK_MARKS.get(self.program.role)
@@ -251,18 +252,10 @@ def _carries(pid: int, mark: bytes) -> bool:
     return any(part.startswith(mark) for part in variables.split(b"\0"))
 
 
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-def _signal_group(leader: int, number: int) -> None:
-    try:
-        os.killpg(leader, number)
-    except (ProcessLookupError, PermissionError):
-        return
+def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:
+    """Send a signal with `os.kill` or `os.killpg`, unless the process has ended."""
+    with suppress(ProcessLookupError, PermissionError):
+        send(pid, number)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

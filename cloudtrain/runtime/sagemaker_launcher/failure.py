@@ -29,15 +29,9 @@ _LAUNCHER_LINES = re.compile(r"^(?:[EWI]\d{4} |\*{5,}|={5,}|-{5,}|WARNING:torch\
 
 
 def failure_text(role: str, exit_code: int, said: str, files: Iterable[Path] = ()) -> str:
-    """Return the text of the failure file: the failed process, its exit code or signal, the error, and as many last
-    lines of the traceback as fit.
-
-    Args:
-        role: the role of the failed process.
-        exit_code: exit code of the process; negative for a signal.
-        said: the last part of the process's stderr.
-        files: the files with the ranks' stderr, if torchrun redirected it.
-    """
+    """Return the text of the failure file: the failed process, its exit code or signal (negative), the error, and as
+    many last lines of the traceback as fit. `said` is the last part of the process's stderr; `files` are those with the
+    ranks' stderr, if torchrun redirected it."""
     who, cause = role, _ROOT_CAUSE.search(said)
     lines = said.splitlines()
     if cause:

@@ -21,36 +21,34 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-# The launch specification: the hyperparameter `cloudtrain_launch`, a JSON object that cloudtrain writes into the
-# request.
-#
-# entry_point the script in the bundle; or command a shell command line launcher torchrun | mpirun | tensorflow |
-# single processes_per_instance torchrun and mpirun; default: the number of GPUs or Neuron cores, else one
-# instance_groups the groups of the distribution; hosts of other groups run the script alone requirements a pip
-# requirements file in the bundle interpreter the Python that runs the script; default: the launcher's own mpi_options
-# more options for mpirun strategy tensorflow: multi_worker_mirrored | parameter_server workers tensorflow: workers
-# including the chief; default: one per host parameter_servers tensorflow; default: one bare_flags true hyperparameters
-# become `--key` alone; false ones are left out
-
 LAUNCHERS = ("torchrun", "mpirun", "tensorflow", "single")
 
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """The launch specification. Its fields are the keys that the module's docstring lists."""
+    """The launch specification: the hyperparameter `cloudtrain_launch`, a JSON object that cloudtrain writes into the
+    request. It has an `entry_point`, the script in the bundle, or a `command`, a line for a shell."""
 
     launcher: str = "single"
     entry_point: str | None = None
     command: str | None = None
     processes_per_instance: int | None = None
+    """Of torchrun and mpirun. Default: the number of GPUs or Neuron cores, else one."""
     instance_groups: tuple[str, ...] = ()
+    """The groups of the distribution. Hosts of other groups run the script alone."""
     requirements: str | None = None
+    """A pip requirements file in the bundle."""
     interpreter: str | None = None
+    """The Python that runs the script. Default: the launcher's own."""
     mpi_options: str = ""
     strategy: str = "multi_worker_mirrored"
+    """Of TensorFlow: `multi_worker_mirrored` or `parameter_server`."""
     workers: int | None = None
+    """Of TensorFlow, including the chief. Default: one per host."""
     parameter_servers: int | None = None
+    """Of TensorFlow. Default: one."""
     bare_flags: bool = False
+    """Whether true hyperparameters become `--key` alone, and false ones are left out."""
 
     @property
     def needs_master(self) -> bool:
@@ -145,16 +143,8 @@ def launch_plan(
     root: str = ROOT,
     network: Network | None = None,
 ) -> LaunchPlan:
-    """Return the plan of the host that `resource_config` describes.
-
-    Args:
-        hyperparameters: the hyperparameters of the request, all as texts.
-        resource_config: `resourceconfig.json`.
-        input_data_config: `inputdataconfig.json`.
-        machine: the host's hardware and variables.
-        root: `/opt/ml`, or the folder that takes its place under emulation.
-        network: maps hosts to addresses; default: hosts are reached by their names.
-    """
+    """Return the plan of the host that `resource_config` (`resourceconfig.json`) describes. `root` is `/opt/ml`, or the
+    folder that takes its place under emulation. Without a `network`, hosts are reached by their names."""
     user, reserved = split(decode_hyperparameters(hyperparameters))
     launch, host = read_launch(reserved), resource_config["current_host"]
     hosts_of = instance_groups(resource_config)

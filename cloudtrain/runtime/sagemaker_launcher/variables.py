@@ -48,21 +48,10 @@ def sm_variables(
     cpus: int,
     neurons: int,
 ) -> dict[str, str]:
-    """Return every `SM_` variable of one host.
-
-    Args:
-        user: the script's hyperparameters, decoded from JSON.
-        reserved: the launcher's hyperparameters.
-        resource: `resourceconfig.json`.
-        channels: `inputdataconfig.json`.
-        root: `/opt/ml`, or the folder that takes its place under emulation.
-        program: the entry point; empty if the job runs a command.
-        groups: the instance groups of the distribution.
-        job_name: the training job's name.
-        gpus: GPUs of this host.
-        cpus: logical CPUs of this host.
-        neurons: Neuron cores of this host.
-    """
+    """Return every `SM_` variable of one host. `user` and `reserved` are the hyperparameters of the script, decoded
+    from JSON, and of the launcher; `resource` is `resourceconfig.json`, `channels` is `inputdataconfig.json`. `root` is
+    `/opt/ml`, or the folder that takes its place under emulation; `program` is empty if the job runs a command;
+    `groups` are the instance groups of the distribution."""
     channels = {name: channel for name, channel in channels.items() if name != CODE_CHANNEL}
     hosts_of = instance_groups(resource)
     own_group = resource.get("current_group_name", HOMOGENEOUS)
