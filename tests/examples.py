@@ -14,6 +14,7 @@ ASKED = os.environ.get("CLOUDTRAIN_TEST_EXAMPLES", "")
 QUICK = 20
 
 
-def examples(full: int) -> int:
-    """The number of examples of a test that has `full` in `make test-all`."""
-    return full if ASKED == "full" else min(full, int(ASKED or QUICK))
+def examples(full: int, quick: int = QUICK) -> int:
+    """The number of examples of a test that has `full` in `make test-all`, and `quick` in `make test`: less than others
+    where each example starts a process."""
+    return full if ASKED == "full" else min(full, int(ASKED or quick))

@@ -55,6 +55,7 @@ def test_each_fault_is_counted(tmp_path: Path, number: str, file: str, text: str
     assert measure(tmp_path, CLEAN | {file: text}, number) != []
 
 
+@pytest.mark.slow
 def test_the_members_of_a_target() -> None:
     """Methods and annotated attributes count; private names do not."""
     house = HOUSE["House"](Path(__file__).parents[2])

@@ -62,7 +62,7 @@ def _imports(file: Path, *, inside_functions: bool, for_types: bool) -> Iterator
         node = stack.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not inside_functions:
             continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not for_types:
+        if isinstance(node, ast.If) and not for_types and "TYPE_CHECKING" in ast.dump(node.test):
             stack.extend(node.orelse)
             continue
         if isinstance(node, ast.Import):

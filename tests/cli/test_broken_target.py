@@ -130,6 +130,7 @@ def run(packages: Path) -> Run:
         ["schema"],
     ],
 )
+@pytest.mark.slow_after(2)
 def test_other_targets_work(install: Callable[..., Path], run: Run, arguments: list[str]) -> None:
     """One broken package keeps nobody from the other targets, their rules and their tables."""
     install("broken = no_such_module:Target")
@@ -138,29 +139,30 @@ def test_other_targets_work(install: Callable[..., Path], run: Run, arguments: l
     assert "no_such_module" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        (("class DeckTarget", "import no_such_sdk\nclass DeckTarget"), "ModuleNotFoundError: No module named 'no_such_sdk'"),
-        (("class DeckTarget", "raise SystemExit('no licence')\nclass DeckTarget"), "SystemExit: no licence"),
-        (("def compile", "def compiles"), "TypeError: Can't instantiate abstract class DeckTarget"),
-        (("class DeckTarget(Target)", "class DeckTarget"), "it is not a subclass of `cloudtrain.targets.contract.Target`"),
-        (('    prefix = "DE"\n', ""), "its class has no `prefix`"),
-        (('    title = "the deck"\n', ""), "its class has no `title`"),
-        (("    settings = Deck\n", ""), "its class has no `settings`"),
-        (
-            ('settings = Deck\n    prefix = "DE"', 'settings_model = Deck\n    rule_prefix = "DE"'),
-            "its class sets `settings_model`, as targets for earlier versions of cloudtrain do",
-        ),
-        (('prefix = "DE"', 'prefix = "DE"\n    is_paid = False'), "its class sets `is_paid`, which is one of its `facts`"),
-        (('name = "deck"', 'name = "desk"'), "its class calls it `desk`"),
-        (('Literal["deck"] = "deck"', 'Literal["desk"] = "desk"'), 'its `settings` lacks `type: Literal["deck"]'),
-        (('"DE"', '"CT"'), "its `prefix` is `CT`, which stands for all targets"),
-        (('"DE"', '"deck"'), "its `prefix` is `deck`, not two capital letters"),
-        (('"DE"', '"SM"'), "the codes of the rules of `deck` begin with `SM`, as those of `sagemaker` do"),
-        (('prefix = "DE"', 'prefix = "DE"\n    parts = {"rules": "nowhere"}'), "No module named 'nowhere'"),
-    ],
-)  # fmt: skip
+WRONG = [
+    (("class DeckTarget", "import no_such_sdk\nclass DeckTarget"), "ModuleNotFoundError: No module named 'no_such_sdk'"),
+    (("class DeckTarget", "raise SystemExit('no licence')\nclass DeckTarget"), "SystemExit: no licence"),
+    (("def compile", "def compiles"), "TypeError: Can't instantiate abstract class DeckTarget"),
+    (("class DeckTarget(Target)", "class DeckTarget"), "it is not a subclass of `cloudtrain.targets.contract.Target`"),
+    (('    prefix = "DE"\n', ""), "its class has no `prefix`"),
+    (('    title = "the deck"\n', ""), "its class has no `title`"),
+    (("    settings = Deck\n", ""), "its class has no `settings`"),
+    (
+        ('settings = Deck\n    prefix = "DE"', 'settings_model = Deck\n    rule_prefix = "DE"'),
+        "its class sets `settings_model`, as targets for earlier versions of cloudtrain do",
+    ),
+    (('prefix = "DE"', 'prefix = "DE"\n    is_paid = False'), "its class sets `is_paid`, which is one of its `facts`"),
+    (('name = "deck"', 'name = "desk"'), "its class calls it `desk`"),
+    (('Literal["deck"] = "deck"', 'Literal["desk"] = "desk"'), 'its `settings` lacks `type: Literal["deck"]'),
+    (('"DE"', '"CT"'), "its `prefix` is `CT`, which stands for all targets"),
+    (('"DE"', '"deck"'), "its `prefix` is `deck`, not two capital letters"),
+    (('"DE"', '"SM"'), "the codes of the rules of `deck` begin with `SM`, as those of `sagemaker` do"),
+    (('prefix = "DE"', 'prefix = "DE"\n    parts = {"rules": "nowhere"}'), "No module named 'nowhere'"),
+]  # fmt: skip
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize(("changed", "reason"), WRONG)
 def test_it_says_what_is_wrong_with_it(
     install: Callable[..., Path], run: Run, changed: tuple[str, str], reason: str
 ) -> None:
@@ -176,7 +178,25 @@ def test_it_says_what_is_wrong_with_it(
     assert report.returncode == 2
 
 
+def test_the_doctor_says_what_is_wrong_with_each(install: Callable[..., Path], run: Run) -> None:
+    """Many broken packages at once: each has its own reason in the report."""
+    names = [f"deck{letter}" for letter, _ in zip("abcdefghijklmnopqrst", WRONG, strict=False)]
+    assert len(names) == len(WRONG)
+    for name, (changed, _) in zip(names, WRONG, strict=True):
+        source = TARGET.replace(*changed).replace("deck", name)
+        install(f"{name} = {name}:DeckTarget", package=f"broken-{name}", **{name: source})
+    report = run("doctor")
+    missing = [
+        reason
+        for name, (_, reason) in zip(names, WRONG, strict=True)
+        if reason.replace("deck", name) not in report.stdout
+    ]
+    assert missing == [], report.stdout
+    assert report.returncode == 2
+
+
 @pytest.mark.parametrize("name", ["my-deck", "_deck", "mode", "of"])
+@pytest.mark.slow_after(1)
 def test_a_name_that_no_target_can_have(install: Callable[..., Path], run: Run, name: str) -> None:
     """It would be no field of a job, or another field; the doctor tells whose it is."""
     install(f"{name} = deck:DeckTarget", deck=TARGET.replace('"deck"', f'"{name}"'))

@@ -88,6 +88,7 @@ def test_a_broken_store_is_silent(state_dir: Path) -> None:
         ("cloudtrain explain CT10", "CT101 CT102"),
     ],
 )
+@pytest.mark.slow_after(1)
 def test_bash_completes_with_the_installed_script(clean_environment: Path, words: str, answer: str) -> None:
     """The script that `--show-completion` prints, read by bash, which breaks words at colons."""
     binary = clean_environment / "bin"

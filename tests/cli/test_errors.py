@@ -343,6 +343,7 @@ DEEP = {"unary": f"x = {'-' * 200_000}1\n", "zero": "x = '\0'\n"}
 
 @pytest.mark.parametrize("command", ["plan x.py", "adopt x.py --static"])
 @pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+@pytest.mark.slow_after(2)
 def test_a_script_that_python_cannot_parse(cli: Cli, clean_environment: Path, command: str, text: str) -> None:
     """Its parser gives up in several ways, all of which mean that it is not Python."""
     (clean_environment / "x.py").write_text(text)
@@ -434,6 +435,7 @@ def test_what_an_sdk_has_no_word_for_is_named(
 
 
 @pytest.mark.parametrize("arguments", [["explain", "--json"], ["--help"], ["--version"]], ids=" ".join)
+@pytest.mark.slow_after(1)
 def test_a_reader_that_goes_away_is_silent(arguments: list[str]) -> None:
     """`cloudtrain explain | head -1`: no complaint, exit code 141."""
     with subprocess.Popen(

@@ -49,6 +49,7 @@ def examples() -> list[str]:
 
 
 @pytest.mark.parametrize("example", examples())
+@pytest.mark.slow_after(40)
 def test_examples_are_real_command_lines(example: str) -> None:
     """The command line of each example is understood: its command, options and arguments exist."""
     for part in re.split(r" && | \| | > ", example.partition("  #")[0]):

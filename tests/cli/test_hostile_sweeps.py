@@ -75,7 +75,7 @@ def test_what_is_refused_has_its_place(cli: Cli, written: Any, name: str) -> Non
     assert f"  {field}\n" in result.err
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in TARGETS[1:])])
 @pytest.mark.parametrize("name", PLANNED)
 def test_what_is_planned_is_no_defect(cli: Cli, written: Any, name: str, target: str) -> None:
     """The plan is there, whether an account is or not, and has nothing in it that steers a terminal."""

@@ -78,6 +78,7 @@ def assert_harmless(result: Result, *, bare: bool = False) -> Result:
         "submit job.json --json --ignore CT201", "submit job.json --dry-run", "recover",
     ],
 )  # fmt: skip
+@pytest.mark.slow_after(7)
 def test_runs(cli: Cli, evil_job: str, command: str) -> None:
     """What a target says about runs, and what they write."""
     assert assert_harmless(cli("submit", evil_job, "--detach", "--ignore", "CT201")).code == 0
@@ -114,6 +115,7 @@ def test_plans(cli: Cli, evil_job: str, command: str) -> None:
         "plan job.json --each EVIL", "plan job.json --each hyperparameters.EVIL=EVIL,1",
     ],
 )  # fmt: skip
+@pytest.mark.slow_after(9)
 def test_what_was_sent(cli: Cli, evil_job: str, command: str) -> None:
     """Runs shown, compared, summed, queued, removed and sent again."""
     Path("other.json").write_text(json.dumps(JOB | {"tags": {"team": f"{EVIL}x"}, "hyperparameters": {"note": "x"}}))
@@ -186,6 +188,7 @@ def test_a_plan_is_what_it_was(cli: Cli, evil_job: str) -> None:
         "submit job.json EVIL", "wait EVIL", "plan job.json --max-restarts EVIL", "download EVIL",
     ],
 )  # fmt: skip
+@pytest.mark.slow_after(9)
 def test_errors(cli: Cli, evil_job: str, command: str) -> None:
     """What a user, or a page that a user copied from, has typed."""
     result = assert_harmless(cli(*(word.replace("EVIL", NAMES) for word in command.split(" "))))
@@ -273,6 +276,7 @@ def test_a_line_in_any_form(text: str, prefix: bool, as_json: bool, color: bool)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.slow_after(1)
 def test_completion_offers_no_command(clean_environment: Path, shell: str) -> None:
     """A file whose name a shell would run is not put on the command line; the others are."""
     for name in (

@@ -190,6 +190,7 @@ def test_what_cannot_be_installed_stops_the_submit(
 
 
 @pytest.mark.lifecycle
+@pytest.mark.slow
 def test_a_killed_build_leaves_nothing_that_is_used(
     cli: Cli,
     project: Path,
@@ -230,6 +231,7 @@ def test_two_at_once_build_once(project: Path, state_dir: Path, uv: Path) -> Non
 
 
 @pytest.mark.lifecycle
+@pytest.mark.slow
 def test_prune_removes_what_no_submit_has_asked_for(
     cli: Cli,
     project: Path,

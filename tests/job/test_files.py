@@ -125,6 +125,7 @@ def test_problems_carry_the_name_that_was_given(tmp_path: Path, monkeypatch: pyt
      ("toml", 'name = "a"\nentry_point = "t"', {"yaml", "cloudtrain.job.explain"}),
      ("yaml", "name: a\nentry_point: t", {"tomllib", "tomli", "cloudtrain.job.explain"})],
 )  # fmt: skip
+@pytest.mark.slow_after(1)
 def test_only_what_a_format_needs_is_loaded(tmp_path: Path, suffix: str, text: str, unloaded: set[str]) -> None:
     """A right JSON job needs no YAML, no TOML and none of the words for mistakes: start-up time."""
     path = write(tmp_path, f"job.{suffix}", text)

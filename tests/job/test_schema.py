@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ JOB_FILES = sorted(
     and path.name != "cloudtrain.toml"
     and "code" not in path.relative_to(REPOSITORY).parts  # beside an example's script lies what the script reads
 )
+
+
+@cache
+def validator_of(kind: str) -> Draft202012Validator:
+    """Of jobs of a kind. To describe a schema reads the sources of all its types."""
+    return Draft202012Validator(job_schema(kind))
 
 
 def in_schema(job: Any) -> bool:
@@ -61,8 +68,7 @@ def test_every_job_file_of_the_repository_is_valid(path: Path) -> None:
     text = path.read_text()
     parse_job(text, format=format_of(path), file=path.name)
     data = read_document(text, format_of(path)).data
-    validator = Draft202012Validator(job_schema(data.get("kind", "training")))
-    assert [error.message for error in validator.iter_errors(data)] == []
+    assert [error.message for error in validator_of(data.get("kind", "training")).iter_errors(data)] == []
 
 
 def test_there_are_job_files() -> None:

@@ -40,6 +40,7 @@ def test_text_holds_the_exact_request() -> None:
 
 
 @pytest.mark.parametrize(("instances", "whole"), [(140, True), (150, True), (160, False), (1024, False)])
+@pytest.mark.slow_after(1)
 def test_the_middle_of_a_very_long_request_is_counted(instances: int, whole: bool) -> None:
     """The first and the last lines are there, and one between them says how many are not."""
     plan = plan_for(instances)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cloudtrain as ct
+from cloudtrain.cli.app import run_command
 from cloudtrain.errors import PreflightError
 from cloudtrain.plans.plan import HIDDEN, Finding, Plan, hide
 from tests.code.credential_files import BASE64, HEX, Maker
@@ -142,11 +141,14 @@ def test_a_submit_with_a_secret_is_stopped(source: Path, state_dir: Path) -> Non
     assert not [path for path in state_dir.rglob("*") if path.is_file() and GITLAB.encode() in path.read_bytes()]
 
 
-def test_the_command_line_never_prints_it(source: Path) -> None:
+def test_the_command_line_never_prints_it(
+    source: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """`plan` in text and JSON, `check` and `submit`: exit code 2, the place, the rule, and no value."""
     (source.parent / "job.yaml").write_text(
         f"name: job\nsource_dir: src\nentry_point: train.py\nenvironment: {{variables: {{HF_TOKEN: {HF}}}}}\n"
     )
+    monkeypatch.chdir(source.parent)
     for arguments in (
         ["plan"],
         ["plan", "--json"],
@@ -155,11 +157,11 @@ def test_the_command_line_never_prints_it(source: Path) -> None:
         ["submit"],
         ["submit", "--dry-run"],
     ):
-        command = [sys.executable, "-m", "cloudtrain", arguments[0], "job.yaml", *arguments[1:]]
-        done = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, check=False)
-        assert done.returncode == 2, done.stderr
-        assert HF not in done.stdout + done.stderr
-        assert "huggingface" in done.stdout + done.stderr
+        code = run_command([arguments[0], "job.yaml", *arguments[1:]])
+        text = "".join(capfd.readouterr())
+        assert code == 2, text
+        assert HF not in text
+        assert "huggingface" in text
 
 
 words = st.text(st.sampled_from("ab\"'\\\n ü"), min_size=1, max_size=12)

@@ -92,7 +92,7 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 @settings(
-    max_examples=examples(15),
+    max_examples=examples(15, quick=5),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -261,6 +261,7 @@ def two_hosts(tmp_path: Path, files: dict[str, str], user: dict[str, Any], **lau
 
 
 @pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.slow_after(1)
 def test_servers_end_with_the_chief(tmp_path: Path, code: int) -> None:
     """Workers and parameter servers serve for ever; the chief's end ends them on every host, with its exit code."""
     user = {"roots": f"{tmp_path / 'algo-1'}:{tmp_path / 'algo-2'}", "code": code}

@@ -163,6 +163,7 @@ def write_mnist(folder: Path, layout: str) -> Any:
 
 
 @pytest.mark.parametrize("layout", ["idx", "dots", "npz"])
+@pytest.mark.slow_after(1)
 def test_mnist_is_read_in_its_layouts(tmp_path: Path, layout: str) -> None:
     """Every pixel and label comes back, from idx files with either spelling, gzipped or not, and from the archive."""
     written = write_mnist(tmp_path / "data", layout)

@@ -104,6 +104,7 @@ def test_about_half_way_unless_told(tmp_path: Path) -> None:
         ("breaks its checkpoint", "cannot_resume", None, "its output"),
     ],
 )
+@pytest.mark.slow_after(3)
 def test_scripts_that_do_not(tmp_path: Path, bug: str, kind: str, step: int | None, look_at: str) -> None:
     """Each way to be wrong has its verdict, with the first step that differs and what to look at."""
     found = rehearsed(tmp_path, bug)

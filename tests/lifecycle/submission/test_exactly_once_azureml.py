@@ -163,6 +163,7 @@ def test_the_points_of_data_are_all_known(fake: FakeAzure, submitter: Submitter,
 
 
 @pytest.mark.parametrize("point", kill_points(DATA_POINTS))
+@pytest.mark.slow_after(5)
 def test_killed_anywhere_with_data(
     point: int, fake: FakeAzure, submitter: Submitter, job_with_data: dict[str, Any], state_dir: Path
 ) -> None:
@@ -190,6 +191,7 @@ def test_killed_anywhere_with_data(
         ("PUT", r"/codes/[^/]+/versions/1$"), ("PUT", "/environments/"), ("GET", JOB), ("PUT", JOB),
     ],
 )  # fmt: skip
+@pytest.mark.slow_after(3)
 def test_a_lost_connection_is_tried_again(
     fake: FakeAzure, job: dict[str, Any], method: str, path: str, fault: str
 ) -> None:

@@ -154,6 +154,7 @@ def test_the_points_of_data_are_all_known(fake: FakeAws, submitter: Submitter, j
 
 
 @pytest.mark.parametrize("point", kill_points(DATA_POINTS))
+@pytest.mark.slow_after(5)
 def test_killed_anywhere_with_data(
     point: int, fake: FakeAws, submitter: Submitter, job_with_data: dict[str, Any], state_dir: Path
 ) -> None:

@@ -77,6 +77,7 @@ def test_all_points(folder: Path, state_dir: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("point", kill_points(POINTS))
+@pytest.mark.slow_after(2)
 def test_killed_at(point: int, folder: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is there once or not at all, its script ran once at most, and nobody waits for it in vain."""
     first = ct.submit(job("first"), QUEUE)

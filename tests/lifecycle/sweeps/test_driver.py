@@ -128,6 +128,7 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
         ("dead", "the first 3 trials failed, so no more were started: rank 0 failed with exit code 1: no such data"),
     ],
 )  # fmt: skip
+@pytest.mark.slow_after(1)
 def test_a_sweep_without_a_value_ends_with_a_sentence(make_sweep: MakeSweep, mode: str, reason: str) -> None:
     """It does not start forty trials that all fail alike."""
     run = ended(make_sweep(trials=9, job={"hyperparameters": {"mode": mode}}))

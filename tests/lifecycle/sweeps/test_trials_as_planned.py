@@ -100,6 +100,7 @@ def submit_without_driver(sweep: ct.Sweep, target: TargetSettings, folder: Path,
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow_after(3)
 def test_each_trial_is_sent_as_planned(
     case: str, sweep: ct.Sweep, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def sent(fake: FakeAzure, service: AzureMLService, **changes: Any) -> dict[str, 
 
 
 @pytest.mark.parametrize("place", [PLACE, PLACE.replace(":", "/"), "ws"])
+@pytest.mark.slow_after(1)
 def test_a_job_of_the_workspace_is_adopted(
     place: str,
     fake: FakeAzure,

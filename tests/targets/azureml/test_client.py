@@ -65,6 +65,7 @@ def test_the_workspaces_own_services_are_looked_up_once(fake: FakeAzure, client:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("fault", ["close_before", "close_after", "unavailable", "throttle"])
+@pytest.mark.slow_after(6)
 def test_every_kind_of_request_is_repeated(fake: FakeAzure, client: Client, method: str, fault: str) -> None:
     """A POST whose answer was lost too, which azure-core alone gives up."""
     options = {"retry_after": None} if fault == "throttle" else {}

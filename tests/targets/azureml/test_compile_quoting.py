@@ -169,7 +169,7 @@ BESIDE = HOSTILE.filter(lambda text: "{" not in text and "}" not in text and not
 def test_text_beside_references_arrives(code: Path) -> None:
     """`${{inputs.train}}/a b` is the path with the very text beside it, for paths and for addresses handed through."""
 
-    @settings(max_examples=examples(20), deadline=None, database=None)
+    @settings(max_examples=examples(20, quick=8), deadline=None, database=None)
     @given(st.lists(st.tuples(BESIDE, st.sampled_from(sorted(WRITTEN)), BESIDE), min_size=4, max_size=10))
     def check(parts: list[tuple[str, str, str]]) -> None:
         written = {f"p{number}": "".join(part) for number, part in enumerate(parts)}
@@ -191,7 +191,7 @@ def test_plain_values_as_inputs_arrive(code: Path) -> None:
     around it where the service puts it in, which a rule finds.)"""
     seen: set[str] = set()
 
-    @settings(max_examples=examples(20), deadline=None, database=None)
+    @settings(max_examples=examples(20, quick=8), deadline=None, database=None)
     @given(st.lists(HOSTILE.filter(lambda text: "'" not in text), min_size=8, max_size=16, unique=True))
     def check(values: list[str]) -> None:
         inputs = {f"i{number}": {"value": value} for number, value in enumerate(values)}
@@ -256,6 +256,7 @@ LINES = ["cd .; echo trains", "echo board & echo trains", "false || echo trains"
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock, which every image of Linux has")
 @pytest.mark.parametrize("line", LINES)
+@pytest.mark.slow_after(1)
 def test_no_part_of_a_command_without_the_requirements(code: Path, line: str) -> None:
     """A failed install ends the line, whatever its parts are joined by; a good one comes before all of them."""
     done = ran(

@@ -76,6 +76,7 @@ ONE = [
 
 
 @pytest.mark.parametrize(("path", "expected"), ONE)
+@pytest.mark.slow_after(5)
 def test_one_place(
     finished: Job, service: AzureMLService, path: str, expected: dict[str, bytes], tmp_path: Path
 ) -> None:

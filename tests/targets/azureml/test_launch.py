@@ -280,6 +280,7 @@ def test_a_hostile_argument_arrives(tmp_path: Path) -> None:
 @pytest.mark.parametrize("quotes", ["{}", "'{}'", '"{}"', "'a b'/{}", "x\\'{}", '"it\'s "{}'])
 @settings(max_examples=examples(30), deadline=None)
 @given(folder=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12))
+@pytest.mark.slow_after(3)
 def test_any_path_arrives(quotes: str, folder: str) -> None:
     """A path of this machine, whatever characters it has, is quoted for the place where its reference stands."""
     command = "printf '%s\\0' " + quotes.format("${{inputs.train}}") + " end"

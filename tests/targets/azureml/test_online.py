@@ -184,6 +184,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow_after(8)
 def test_found(fake: FakeAzure, service: AzureMLService, case: str) -> None:
     """One finding, at the level of its rule, with a hint."""
     spoil, body, kind, code, part = CASES[case]

@@ -173,7 +173,18 @@ def test_a_million_processes_are_planned_without_being_made(
     assert peak < 60_000_000
 
 
-@pytest.mark.parametrize("shape", [shape for shape, (target, *_) in SHAPES.items() if target != "local"])
+LONG = ("own, servers", "own, more workers than hosts", "own, fewer servers")
+"""Plans whose texts are long: seconds for each."""
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(shape, marks=pytest.mark.slow if shape in LONG else ())
+        for shape, (target, *_) in SHAPES.items()
+        if target != "local"
+    ],
+)
 def test_the_json_of_a_plan_grows_with_its_instances(shape: str) -> None:
     """Not with their square: eight times the instances are about eight times the text."""
     target, distribution, settings = SHAPES[shape]

@@ -95,6 +95,7 @@ def test_a_damaged_bundle_is_written_anew_by_the_next_submit(place: Place, damag
 
 @pytest.mark.parametrize("damage", [truncate, overwrite, replace, empty])
 @pytest.mark.parametrize("emulated", [False, True])
+@pytest.mark.slow_after(3)
 def test_a_bundle_that_is_damaged_behind_the_submits_back_is_never_run(
     place: Place, damage: Callable[[Path], object], emulated: bool
 ) -> None:

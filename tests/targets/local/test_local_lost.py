@@ -168,6 +168,7 @@ COUNTS = "import os, time\nn = 0\nwhile not os.path.exists('go'): print(n, flush
 
 
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.slow_after(1)
 def test_submitter_dies(place: Place, death: signal.Signals) -> None:
     """The run goes on when its submitter, and all of its process group, dies; another shell picks up its log."""
     code = SUBMITTER.format(repository=str(REPOSITORY), root=str(place.root), script=COUNTS)

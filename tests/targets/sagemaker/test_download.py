@@ -57,6 +57,7 @@ LOGS = {"algo-1.log": b"[rank 0] hello\n[rank 1] there\n", "algo-2.log": b"[rank
         ("logs/algo-2.log", {"algo-2.log": LOGS["algo-2.log"]}),
     ],
 )
+@pytest.mark.slow_after(4)
 def test_one_place(
     finished: Job, service: SageMakerService, path: str, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_everything(finished: Job, service: SageMakerService, tmp_path: Path) ->
         (["success"], "outputs", {"success"}),
     ],
 )
+@pytest.mark.slow_after(2)
 def test_an_output_called_data(
     members: list[str], path: str, expected: set[str], fake: FakeAws, service: SageMakerService, tmp_path: Path
 ) -> None:

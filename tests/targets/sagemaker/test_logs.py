@@ -48,6 +48,7 @@ def test_merged_by_time(fake: FakeAws, service: SageMakerService, job: Job) -> N
 
 
 @pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.slow_after(1)
 def test_every_page_of_more_than_fifty_streams(
     fake: FakeAws, service: SageMakerService, job: Job, sparse: bool
 ) -> None:
@@ -133,6 +134,7 @@ def test_follow_to_the_very_end(patient: SageMakerService) -> None:
 @pytest.mark.parametrize("operation", ["GetLogEvents", "DescribeLogStreams", "DescribeTrainingJob"])
 @pytest.mark.parametrize("fault", ["close_before", "close_after", "throttle"])
 @pytest.mark.usefixtures("life")
+@pytest.mark.slow_after(3)
 def test_follow_through_faults(operation: str, fault: str, fake: FakeAws, patient: SageMakerService) -> None:
     """More faults in a row than one request is tried: no line is lost, none comes twice."""
     found = []
@@ -247,6 +249,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("case", JOBS)
+@pytest.mark.slow_after(4)
 def test_the_ranks_of_hosts(case: str, fake: FakeAws, service: SageMakerService) -> None:
     """Hosts are numbered as their launcher numbers them: by name, so that `algo-10` is the second of twelve."""
     hyperparameters, resources, expected = JOBS[case]

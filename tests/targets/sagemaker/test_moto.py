@@ -68,6 +68,7 @@ def _requests() -> list[Any]:
 
 
 @pytest.mark.parametrize("request_of_the_sdk", _requests())
+@pytest.mark.slow_after(20)
 def test_requests_are_accepted(service: SageMakerService, request_of_the_sdk: dict[str, Any]) -> None:
     """What the SageMaker SDK sends goes through our client unchanged, and is a job that has ended, as moto has it."""
     name = request_of_the_sdk["TrainingJobName"]

@@ -98,6 +98,7 @@ CASES: dict[str, tuple[Callable[[FakeAws], object], str, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow_after(5)
 def test_found(fake: FakeAws, service: SageMakerService, case: str) -> None:
     """One finding, at the level of its rule, with a hint."""
     spoil, code, part = CASES[case]

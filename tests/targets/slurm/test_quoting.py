@@ -88,6 +88,7 @@ def run_here(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Any
 
 
 @pytest.mark.parametrize("text", NASTY)
+@pytest.mark.slow_after(6)
 def test_awkward_texts(run_here: Callable[..., list[Any]], text: str) -> None:
     """What a shell would read arrives unread: as an argument and as a variable."""
     arguments, (variable, place, _) = run_here(
@@ -98,7 +99,7 @@ def test_awkward_texts(run_here: Callable[..., list[Any]], text: str) -> None:
     assert place == "/da ta/it's"
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(15, quick=5))
 @given(argument=TEXT, variable=TEXT, folder=FOLDER)
 def test_any_text(run_here: Callable[..., list[Any]], argument: str, variable: str, folder: str) -> None:
     """Any text arrives byte for byte, in a shared folder of any name."""
