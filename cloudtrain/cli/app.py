@@ -91,8 +91,8 @@ class Command(TyperCommand):
         names. Otherwise `submit train.py --dry-run` would pass the option to the script and send the job."""
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts) if name[0] == "-"}
         typed = [word.partition("=")[0] for word in words]
-        found = [name for name in typed if name in own]
-        if not found or not Path(script).is_file():
+        misplaced = [name for name in typed if name in own]
+        if not misplaced or not Path(script).is_file():
             return
         from cloudtrain.documents.document import read_bytes
 
@@ -100,7 +100,7 @@ class Command(TyperCommand):
             text = read_bytes(script).decode("utf-8", "replace")
         except OSError:  # reported when the job is made
             return
-        for name in found:
+        for name in misplaced:
             known = rf"\b{name[2:].replace('-', '[-_]')}\b" if name.startswith("--") else rf"[\"']{name}[\"']"
             if not re.search(known, text):
                 message = f"`{name}` comes after `{script}`, which has no such option"
@@ -235,8 +235,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
         from cloudtrain.version import __version__
 
         typer.echo(f"{PROGRAM} {__version__}")

@@ -181,12 +181,12 @@ def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
     where a run of this machine wrote no file."""
     written = run.written
     stopped = status.state is RunState.STOPPED
-    wanted = "checkpoint" if stopped else "model" if not written or "model" in written else next(iter(written))
-    if has_work and not _has_files(written.get(wanted, "")):
+    output = "checkpoint" if stopped else "model" if not written or "model" in written else next(iter(written))
+    if has_work and not _has_files(written.get(output, "")):
         return "work/"
-    if Path(folder := written.get(wanted, "")).is_dir() and not _has_files(folder):
-        wanted = next((name for name, place in written.items() if _has_files(place)), "")
-    return f"{wanted}/" if wanted in ("checkpoint", "model") else wanted
+    if Path(folder := written.get(output, "")).is_dir() and not _has_files(folder):
+        output = next((name for name, place in written.items() if _has_files(place)), "")
+    return f"{output}/" if output in ("checkpoint", "model") else output
 
 
 def _has_files(folder: str) -> bool:
@@ -200,7 +200,7 @@ def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
     try:
         form = LineFormat(prefix=not run.is_sweep)
         metrics = _print(
-            run, lambda told: _fold_traces(islice(run.logs(follow=True, on_status=told), skip, None)), form, stream
+            run, lambda watch: _fold_traces(islice(run.logs(follow=True, on_status=watch), skip, None)), form, stream
         )
         status = run.wait()
     except KeyboardInterrupt:
@@ -249,7 +249,7 @@ def print_logs(
             return 0
         skipped = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
         metrics = _print(
-            run, lambda told: islice(selected(follow=True, on_status=told), skipped, None), form, sys.stdout
+            run, lambda watch: islice(selected(follow=True, on_status=watch), skipped, None), form, sys.stdout
         )
         if not form.as_json:
             report_end(run, run.wait(), metrics)

@@ -379,8 +379,8 @@ class LiveView:
         if self._drawn is None or self._drawn[1] != size or now - self._drawn[0] >= 1 / _REFRESHES_PER_SECOND:
             with self._changing:
                 parts = self._parts(now, *size)
-            given = options.update(height=None)
-            rows = [row for part in parts for row in console.render_lines(part, given, pad=False)]
+            unlimited = options.update(height=None)
+            rows = [row for part in parts for row in console.render_lines(part, unlimited, pad=False)]
             self._drawn = (now, size, rows)
         for row in self._drawn[2]:
             yield from row

@@ -32,8 +32,8 @@ def _silent(words: Completion) -> Completion:
     def complete(incomplete: str) -> list[str]:
         try:
             with redirect_stderr(StringIO()):
-                found = [word for word in words(incomplete) if word.startswith(incomplete)]
-            return [word for word in found if _PLAIN.fullmatch(word)]
+                matches = [word for word in words(incomplete) if word.startswith(incomplete)]
+            return [word for word in matches if _PLAIN.fullmatch(word)]
         except Exception:  # noqa: BLE001 - the user is in the middle of a line; there is nowhere to complain
             return []
 
@@ -65,12 +65,12 @@ def jobs(incomplete: str) -> list[str]:
     folder = typed if incomplete.endswith("/") or not incomplete else typed.parent
     start = incomplete[: incomplete.rfind("/") + 1]
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    found = [
+    paths = [
         f"{start}{entry.name}/" if entry.is_dir() else f"{start}{entry.name}"
         for entry in entries
         if not entry.name.startswith(".") and (entry.is_dir() or entry.suffix.lower() in SUFFIXES)
     ]
-    return [*found, *(f"bundled:{name}" for name in script_names())]
+    return [*paths, *(f"bundled:{name}" for name in script_names())]
 
 
 @_silent

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 def run_named(name: str) -> Run:
     """Return the run called `name`. If `last` is a run from another folder, name the run on stderr."""
-    found = ct.run(name)
-    if found.elsewhere is not None:
-        place = f"from `{found.elsewhere}`" if found.elsewhere else "from a folder that is not known"
-        say(f"no run was submitted from this folder; `{name}` is `{found.name}`, {place}")
-    return found
+    run = ct.run(name)
+    if run.elsewhere is not None:
+        place = f"from `{run.elsewhere}`" if run.elsewhere else "from a folder that is not known"
+        say(f"no run was submitted from this folder; `{name}` is `{run.name}`, {place}")
+    return run
 
 
 def require_consent(what: str, run: Run) -> None:

@@ -95,9 +95,9 @@ def _finite(value: Any) -> Any:
 
 def width_of(stream: TextIO) -> int | None:
     """Return `COLUMNS` if it is set, else the columns of the terminal; None if the stream is not a terminal."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and len(given) < 7 and int(given) > 0:
-        return int(given)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and len(columns) < 7 and int(columns) > 0:
+        return int(columns)
     try:
         return os.get_terminal_size(stream.fileno()).columns or None
     except (OSError, ValueError):  # not a terminal

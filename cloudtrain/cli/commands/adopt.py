@@ -80,7 +80,7 @@ def adopt_command(
       az ml job show --name NAME --output json | cloudtrain adopt - --json
     """
     execute = is_script(source) and not static and (yes or _may_run(source, python))
-    found = adopt(
+    adoption = adopt(
         source,
         _words(args),
         job=job,
@@ -90,7 +90,7 @@ def adopt_command(
         time_limit=time_limit,
         static=static,
     )
-    _show(found, write, force=force, json=json)
+    _show(adoption, write, force=force, json=json)
 
 
 def _words(text: str | None) -> list[str]:
@@ -116,42 +116,42 @@ def _may_run(source: str, python: str | None) -> bool:
     return True
 
 
-def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> None:
+def _show(adoption: Adoption, write: Path | None, *, force: bool, json: bool) -> None:
     if write is not None:
-        for file in write_adoption(found, write, force=force):
+        for file in write_adoption(adoption, write, force=force):
             say(f"wrote `{file}`")
     if json:
-        print_json(found.to_dict())
+        print_json(adoption.to_dict())
     elif write is None:
-        text = found.job_text + _settings_as_comments(found)
+        text = adoption.job_text + _settings_as_comments(adoption)
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
-    _say_comparison(found)
-    if not found.equal:
+    _say_comparison(adoption)
+    if not adoption.equal:
         raise typer.Exit(1)
 
 
-def _settings_as_comments(found: Adoption) -> str:
+def _settings_as_comments(adoption: Adoption) -> str:
     """Return the settings for cloudtrain.toml as YAML comments, which can be printed below the job file."""
-    if not found.settings_text:
+    if not adoption.settings_text:
         return ""
-    lines = ["", "cloudtrain.toml, beside the job file:", "", *found.settings_text.splitlines()]
+    lines = ["", "cloudtrain.toml, beside the job file:", "", *adoption.settings_text.splitlines()]
     return "".join(f"# {line}".rstrip() + "\n" if line or index else "\n" for index, line in enumerate(lines))
 
 
-def _say_comparison(found: Adoption) -> None:
-    if found.equal and not found.comparison.renewed:
-        say(f"equal: the job starts the same as the original ({found.kind})")
-    elif found.equal:
-        say(f"equal: the job sends the same request to `{found.target}` as the original ({found.kind})")
+def _say_comparison(adoption: Adoption) -> None:
+    if adoption.equal and not adoption.comparison.renewed:
+        say(f"equal: the job starts the same as the original ({adoption.kind})")
+    elif adoption.equal:
+        say(f"equal: the job sends the same request to `{adoption.target}` as the original ({adoption.kind})")
     else:
-        count = len(found.differences)
+        count = len(adoption.differences)
         verb = "field differs" if count == 1 else "fields differ"
-        rows = [(item.path, _short(item.original), _short(item.adopted), item.reason) for item in found.differences]
-        head = Text(f"not equal: {count} {verb} from the original ({found.kind})")
-        if found.is_draft:
-            head = Text(f"a draft from {found.kind}, not compared with the original")
+        rows = [(item.path, _short(item.original), _short(item.adopted), item.reason) for item in adoption.differences]
+        head = Text(f"not equal: {count} {verb} from the original ({adoption.kind})")
+        if adoption.is_draft:
+            head = Text(f"a draft from {adoption.kind}, not compared with the original")
         show(Document([head, Table(("FIELD", "ORIGINAL", "ADOPTED", "REASON"), rows)]), sys.stderr)
-    for path, reason in found.comparison.renewed:
+    for path, reason in adoption.comparison.renewed:
         say(f"different in every run: `{path}` ({reason})")
 
 

@@ -55,7 +55,7 @@ class Diagnosis(NamedTuple):
 
 def examine() -> list[Diagnosis]:
     targets = all_targets()
-    accounts = [found for target in targets if (found := _account(target)) is not None]
+    accounts = [account for target in targets if (account := _account(target)) is not None]
     extras = [_extra(target, name, brought) for target in targets for name, brought in target.facts.extras.items()]
     return [examination() for examination in _EXAMINATIONS] + [*accounts, *_plugins(targets), *extras]
 
@@ -110,8 +110,8 @@ def _mpirun() -> Diagnosis:
         "not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: mpi` need it: "
         "`pip install 'cloudtrain[mpi]'`"
     )
-    found = find_mpirun(sys.executable, os.environ)
-    return Diagnosis("mpirun", "ok", found) if found else Diagnosis("mpirun", "optional", missing)
+    mpirun = find_mpirun(sys.executable, os.environ)
+    return Diagnosis("mpirun", "ok", mpirun) if mpirun else Diagnosis("mpirun", "optional", missing)
 
 
 def _state_dir() -> Diagnosis:

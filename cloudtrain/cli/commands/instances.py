@@ -291,12 +291,12 @@ def _nearest(name: str, target: str, known: Sequence[str]) -> str:
     return f"{near} {sentence}" if near.endswith("?") else f"{near}; {guessed}"
 
 
-def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
+def _more(shown: int, count: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
     """Return lines about the matching types that are not shown: one each for types beyond the limit, types without a
     known price, and the `gone` types that are no longer offered. Omit lines with the number 0."""
     lines = []
-    if shown < found:
-        lines.append(f"the first {shown} of {found}; `--all` lists all")
+    if shown < count:
+        lines.append(f"the first {shown} of {count}; `--all` lists all")
     if query.max_price is not None and (unknown := count_unpriced(types, query)):
         lines.append(f"{unknown} more would match, but have no known price; omit `--max-price` to see them")
     if gone:

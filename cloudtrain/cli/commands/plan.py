@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @with_submit_options(OF_THE_JOB, OF_THE_RUN)
 def plan_command(
-    given: SubmitOptions,
+    submission: SubmitOptions,
     form: Annotated[
         str,
         typer.Option(
@@ -58,15 +58,15 @@ def plan_command(
     """
     from cloudtrain.cli import inputs
 
-    target = inputs.target_of(given)
+    target = inputs.target_of(submission)
     form = "json" if json else _known_format(form, target.target.name)
-    file = inputs.job_of(given)
-    if given.pin:
+    file = inputs.job_of(submission)
+    if submission.pin:
         file = inputs.pinned(file, target)
-    plan = inputs.plan_of(file, target, given)
+    plan = inputs.plan_of(file, target, submission)
     print_plan(plan, form, whole=not short)
     if form not in ("text", "json", "request") and plan.uploads:
-        _say_upload(plan, given)
+        _say_upload(plan, submission)
 
 
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
@@ -87,10 +87,10 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
         raise typer.Exit(2)
 
 
-def _say_upload(plan: Plan, given: SubmitOptions) -> None:
-    words = ["--profile", given.profile] if given.profile else []
-    words += [word for value in given.set_ or () for word in ("--set", value)]
-    words += [given.job, *(given.arguments or ())]
+def _say_upload(plan: Plan, submission: SubmitOptions) -> None:
+    words = ["--profile", submission.profile] if submission.profile else []
+    words += [word for value in submission.set_ or () for word in ("--set", value)]
+    words += [submission.job, *(submission.arguments or ())]
     command = typed("cloudtrain", "submit", "--upload-only", "--target", plan.target, *words)
     sys.stdout.flush()
     say(f"the code has to be uploaded first: {command}")
@@ -134,7 +134,7 @@ _OF_A_CHECK = ("instances", "processes_per_instance", "python", "build_environme
 
 @with_submit_options(OF_THE_JOB, _OF_A_CHECK)
 def check_command(
-    given: SubmitOptions,
+    submission: SubmitOptions,
     online: Annotated[
         bool | None,
         typer.Option(
@@ -160,11 +160,11 @@ def check_command(
     from cloudtrain.cli import inputs
 
     try:
-        file = inputs.job_of(given)
-        target = inputs.target_of(given)
-        if given.pin:
+        file = inputs.job_of(submission)
+        target = inputs.target_of(submission)
+        if submission.pin:
             file = inputs.pinned(file, target, offline=online is False)
-        plan = inputs.checked_plan_of(file, target, given, online=online)
+        plan = inputs.checked_plan_of(file, target, submission, online=online)
     except CloudtrainError as error:
         if not json:
             raise
@@ -175,7 +175,7 @@ def check_command(
     elif plan.findings:
         show(Document([finding.notice() for finding in plan.findings]), sys.stdout)
     else:
-        say(f"{given.job}: no problems found for {plan.target}")
+        say(f"{submission.job}: no problems found for {plan.target}")
     if plan.errors:
         raise typer.Exit(2)
 

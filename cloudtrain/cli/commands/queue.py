@@ -251,7 +251,7 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
 def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`, the `keep` best runs
     by this metric. A run without the metric ranks last."""
-    found: list[Run] = []
+    beyond: list[Run] = []
     reported = {name for run in runs for name in run.status().metrics} if by is not None else set()
     if by is not None and runs and by.removeprefix("-") not in reported:
         hint = did_you_mean(by.removeprefix("-"), reported) or "leave out `--by` to keep the newest runs"
@@ -262,8 +262,8 @@ def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
             metric, sign = by.removeprefix("-"), -1.0 if by.startswith("-") else 1.0
             values = {run.name: run.status().metrics.get(metric) for run in of_job}
             of_job.sort(key=lambda run: _rank(values[run.name], sign))
-        found += of_job[keep:]
-    return found
+        beyond += of_job[keep:]
+    return beyond
 
 
 def _rank(value: float | None, sign: float) -> tuple[bool, float]:

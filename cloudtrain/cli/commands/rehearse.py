@@ -32,7 +32,7 @@ _OF_THE_RUN = (
 
 @with_submit_options((), ("profile", "set_", "ignore", *_OF_THE_RUN))
 def rehearse_command(
-    given: SubmitOptions,
+    submission: SubmitOptions,
     what: Annotated[
         str,
         typer.Argument(
@@ -73,7 +73,7 @@ def rehearse_command(
       cloudtrain rehearse job.yaml --emulate sagemaker --at-step 100
       cloudtrain rehearse last --json
     """
-    whole = _whole(given._replace(job=what, target=DEFAULT_TARGET))
+    whole = _whole(submission._replace(job=what, target=DEFAULT_TARGET))
     chosen = RehearsalOptions(at_step, tuple(metric or ()), TOLERANCE if tolerance is None else tolerance)
     result = rehearse(whole, chosen, on_stage=_say_stage)
     if json:
@@ -83,11 +83,11 @@ def rehearse_command(
     raise typer.Exit(0 if result.verdict.survives else 1)
 
 
-def _whole(given: SubmitOptions) -> Run:
+def _whole(submission: SubmitOptions) -> Run:
     """Return the uninterrupted run of the rehearsal. If the user names a run, return this run; for a job, run it."""
-    what = given.job
+    what = submission.job
     if not _is_job(what):
-        option = next((name for name in (*_OF_THE_RUN, "set_") if getattr(given, name) is not None), None)
+        option = next((name for name in (*_OF_THE_RUN, "set_") if getattr(submission, name) is not None), None)
         if option is not None:
             flag = "--" + option.rstrip("_").replace("_", "-")
             raise UsageError(
@@ -96,8 +96,8 @@ def _whole(given: SubmitOptions) -> Run:
                 code="CT905",
             )
         return ct.run(what)
-    file = inputs.job_file(what, given.set_)
-    target = inputs.target_of(given)
+    file = inputs.job_file(what, submission.set_)
+    target = inputs.target_of(submission)
     if file.sweep is not None or not isinstance(file.job, ct.TrainingJob):
         raise UsageError(
             f"`{what}` is not a training job, so it has no losses to compare",
@@ -105,7 +105,11 @@ def _whole(given: SubmitOptions) -> Run:
             code="CT905",
         )
     submit = partial(
-        ct.submit, target=target, profile=given.profile, ignore=list(given.ignore or ()), place_of=file.place_of
+        ct.submit,
+        target=target,
+        profile=submission.profile,
+        ignore=list(submission.ignore or ()),
+        place_of=file.place_of,
     )
     with listening(say):
         return run_whole(file.job, submit, on_stage=_say_stage)

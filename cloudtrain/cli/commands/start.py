@@ -152,14 +152,14 @@ def _distribution(script: Path) -> str:
     from cloudtrain.job.script import distribution_of
 
     try:
-        found = distribution_of(script) if script.is_file() and script.suffix == ".py" else "torch"
+        kind = distribution_of(script) if script.is_file() and script.suffix == ".py" else "torch"
     except UsageError:  # `check` says it
-        found = "torch"
-    if found == "torch":
+        kind = "torch"
+    if kind == "torch":
         return "distribution: {type: torch}   # torchrun starts the processes: DDP, FSDP, tensor and pipeline parallel"
-    if found is None:
+    if kind is None:
         return "# distribution: {type: torch}   # torchrun starts the processes; without it one process runs the script"
-    return f"distribution: {{type: {found}}}"
+    return f"distribution: {{type: {kind}}}"
 
 
 def _yaml(text: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @with_submit_options(OF_THE_JOB, OF_THE_RUN)
 def submit_command(
-    given: SubmitOptions,
+    submission: SubmitOptions,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the whole plan on stdout, without sending or writing anything.")
     ] = False,
@@ -72,38 +72,42 @@ def submit_command(
     from cloudtrain.cli import follow, inputs
 
     if upload_only:
-        for option, is_used in (("--dry-run", dry_run), ("--detach", detach), ("--queue", given.queue is not None)):
+        for option, is_used in (
+            ("--dry-run", dry_run),
+            ("--detach", detach),
+            ("--queue", submission.queue is not None),
+        ):
             if is_used:
                 message = f"`--upload-only` starts no run, so `{option}` has no effect"
                 raise UsageError(message, hint=f"remove `{option}`", code="CT902")
-    file = inputs.job_of(given)
-    target = inputs.target_of(given)
-    if given.pin:
+    file = inputs.job_of(submission)
+    target = inputs.target_of(submission)
+    if submission.pin:
         file = inputs.pinned(file, target, offline=offline)
     if dry_run:
         from cloudtrain.cli.commands.plan import print_plan
 
-        print_plan(inputs.plan_of(file, target, given), "json" if json else "text")
+        print_plan(inputs.plan_of(file, target, submission), "json" if json else "text")
         return
     if upload_only:
-        _upload(file, target, given, as_json=json)
+        _upload(file, target, submission, as_json=json)
         return
     on_run = print_detached(json) if detach else print_followed
-    run = _send(file, target, given, on_run, online=not offline, quiet=quiet)
+    run = _send(file, target, submission, on_run, online=not offline, quiet=quiet)
     if not detach:
         raise typer.Exit(follow.follow(run, as_json=json))
 
 
 def _send(
-    file: JobFile, target: Where, given: SubmitOptions, on_run: Callable[[Run], None], *, online: bool, quiet: bool
+    file: JobFile, target: Where, submission: SubmitOptions, on_run: Callable[[Run], None], *, online: bool, quiet: bool
 ) -> Run:
     try:
         with listening(say):
             return ct.submit(
                 file.work,
                 target,
-                profile=given.profile,
-                ignore=list(given.ignore or ()),
+                profile=submission.profile,
+                ignore=list(submission.ignore or ()),
                 place_of=file.place_of,
                 online=online,
                 file=file,
@@ -117,10 +121,10 @@ def _send(
         raise
 
 
-def _upload(file: JobFile, target: Where, given: SubmitOptions, *, as_json: bool) -> None:
+def _upload(file: JobFile, target: Where, submission: SubmitOptions, *, as_json: bool) -> None:
     with listening(say):
         plan = ct.upload(
-            file.work, target, profile=given.profile, ignore=list(given.ignore or ()), place_of=file.place_of,
+            file.work, target, profile=submission.profile, ignore=list(submission.ignore or ()), place_of=file.place_of,
             on_bytes=upload_progress(),
         )  # fmt: skip
     if as_json:

@@ -108,10 +108,10 @@ def nearest_size(name: str) -> str | None:
     from difflib import get_close_matches  # importing it costs start-up time
 
     bare = name.casefold()
-    wanted = bare if "_" in bare and bare.startswith("sta") else f"standard_{bare}"
+    whole = bare if "_" in bare and bare.startswith("sta") else f"standard_{bare}"
     rows = [row.name for row in instance_types("azureml") if not row.retired]
-    names = {row.casefold(): row for row in rows if _series(row) in (_series(wanted), None)}
-    return next((names[match] for match in get_close_matches(wanted, names, n=1, cutoff=0.8)), None)
+    names = {row.casefold(): row for row in rows if _series(row) in (_series(whole), None)}
+    return next((names[match] for match in get_close_matches(whole, names, n=1, cutoff=0.8)), None)
 
 
 def _series(name: str) -> str | None:
@@ -155,7 +155,7 @@ def overlay_of(
     """
     quotas = _quotas(usages)
     capabilities = {str(sku.get("name", "")).casefold(): _capabilities(sku) for sku in skus or ()}
-    found: dict[str, Cells] = {}
+    corrections: dict[str, Cells] = {}
     for size in vm_sizes:
         name, of = size.get("name"), size.get("supportedComputeTypes")
         if not isinstance(name, str) or (of is not None and "amlcompute" not in {str(kind).casefold() for kind in of}):
@@ -166,8 +166,8 @@ def overlay_of(
         quota = quotas.get(_family(str(size.get("family", ""))))
         cells |= _price(size, date, location) | ({} if quota is None else {"quota_vcpus": quota})
         if cells and (known or {"vcpus", "memory_gib"} <= cells.keys()):
-            found[known.name if known else name] = cells
-    return found
+            corrections[known.name if known else name] = cells
+    return corrections
 
 
 def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source: str) -> Cells:
@@ -189,10 +189,10 @@ def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source
 
 def _fabric(name: str, said: Mapping[str, str], source: str) -> Cells:
     """The InfiniBand facts come from `said`, Microsoft.Compute's capabilities, or else from the size's name."""
-    told = said.get("rdmaenabled", "").casefold()
+    enabled = said.get("rdmaenabled", "").casefold()
     guessed = guess(name)
-    if told in ("true", "false"):
-        has, why = told == "true", f"Microsoft.Compute: RdmaEnabled {told}"
+    if enabled in ("true", "false"):
+        has, why = enabled == "true", f"Microsoft.Compute: RdmaEnabled {enabled}"
     elif guessed:
         has, why = guessed.has_infiniband, guessed.text
     else:

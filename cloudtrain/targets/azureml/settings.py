@@ -230,9 +230,9 @@ def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> Azu
     fits = _agree(known, configured)
     if file is not None and fits:
         configured = _workspace_in(read_trusted(file))
-    for found in (configured, _defaults_of_az(environ)):
-        if _agree(known, found):
-            known = {**found, **known}
+    for source in (configured, _defaults_of_az(environ)):
+        if _agree(known, source):
+            known = {**source, **known}
     missing = tuple(name for name in PLACEHOLDERS if name not in known)
     return AzureMLAccount(
         **(PLACEHOLDERS | known),
@@ -243,16 +243,16 @@ def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> Azu
     )
 
 
-def _agree(known: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    return all(found.get(name, value) == value for name, value in known.items())
+def _agree(known: Mapping[str, str], source: Mapping[str, str]) -> bool:
+    return all(source.get(name, value) == value for name, value in known.items())
 
 
 def _config(folder: Path) -> tuple[Path | None, dict[str, str]]:
     """The file may come from the studio or from an unrelated program, so the caller decides whether to use it."""
     for place in (folder, *folder.parents):
         for file in (place / ".azureml" / "config.json", place / "config.json"):
-            if file.is_file() and (found := _workspace_in(_bytes_of(file))):
-                return file, found
+            if file.is_file() and (names := _workspace_in(_bytes_of(file))):
+                return file, names
     return None, {}
 
 
@@ -271,8 +271,8 @@ def _workspace_in(content: bytes) -> dict[str, str]:
         return {}
     if not isinstance(names, Mapping):
         return {}
-    found = {ours: str(names[theirs]) for ours, theirs in _CONFIG_NAMES.items() if names.get(theirs)}
-    return found if len(found) == len(_CONFIG_NAMES) else {}
+    settings = {ours: str(names[theirs]) for ours, theirs in _CONFIG_NAMES.items() if names.get(theirs)}
+    return settings if len(settings) == len(_CONFIG_NAMES) else {}
 
 
 def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
@@ -280,12 +280,12 @@ def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
     variables of az take precedence."""
     folder = az_folder(environ)
     defaults = dict(_section(folder / "config", "defaults"))
-    found = {
+    settings = {
         "resource_group": environ.get("AZURE_DEFAULTS_GROUP") or defaults.get("group"),
         "workspace": environ.get("AZURE_DEFAULTS_WORKSPACE") or defaults.get("workspace"),
         "subscription_id": environ.get("AZURE_SUBSCRIPTION_ID") or _default_subscription(folder),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in settings.items() if value}
 
 
 def _default_subscription(folder: Path) -> str | None:

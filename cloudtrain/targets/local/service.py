@@ -112,7 +112,7 @@ def working_files(spec: LaunchSpecification, unpacked: Path) -> dict[str, Path]:
         since = unpacked.stat().st_ctime_ns
     except FileNotFoundError:  # nothing was unpacked yet, or by an earlier version
         return {}
-    places = {str(place) for found in spec.downloads().values() for place in found}
+    places = {str(place) for folders_of_one in spec.downloads().values() for place in folders_of_one}
     return {name: file for folder in folders for name, file in _newer(folder, since, places)}
 
 

@@ -131,8 +131,8 @@ def with_absolute_python(settings: Local, environ: Mapping[str, str], cwd: Path)
     python = settings.python
     if python is None or not (os.sep in python or python == UV or python.startswith(CONDA)):
         return settings
-    found = find_interpreter(python, environ, cwd)
-    return settings if found is None else settings.model_copy(update={"python": str(found)})
+    interpreter = find_interpreter(python, environ, cwd)
+    return settings if interpreter is None else settings.model_copy(update={"python": str(interpreter)})
 
 
 def _uv_environments(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:

@@ -99,5 +99,5 @@ class LocalTarget(Target):
 def _interpreter(settings: Local) -> tuple[str, str]:
     """Return the interpreter's path, and the real file behind its links. An upgrade changes the real file, so the
     upgraded interpreter counts as a different interpreter."""
-    found = os.path.abspath(shutil.which(settings.python or sys.executable) or settings.python or sys.executable)  # noqa: PTH100
-    return found, os.path.realpath(found)
+    path = os.path.abspath(shutil.which(settings.python or sys.executable) or settings.python or sys.executable)  # noqa: PTH100
+    return path, os.path.realpath(path)

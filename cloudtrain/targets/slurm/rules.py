@@ -44,8 +44,8 @@ def one_cpu(subject: Subject) -> Iterator[Fault]:
     their data loaders, would share this CPU. Set `cpus_per_instance` in `[slurm]`.
     """
     settings = subject.settings
-    given = any(option.startswith(("--cpus", "-c", "--ntasks")) for option in settings.extra_sbatch)
-    if not settings.exclusive and settings.cpus_per_instance is None and not given:
+    has_cpus = any(option.startswith(("--cpus", "-c", "--ntasks")) for option in settings.extra_sbatch)
+    if not settings.exclusive and settings.cpus_per_instance is None and not has_cpus:
         hint = "set `cpus_per_instance` in `[slurm]`, or remove `exclusive = false`"
         yield Fault("the job asks for one CPU on each node", hint)
 

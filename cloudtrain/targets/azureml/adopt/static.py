@@ -61,14 +61,14 @@ def _draft(
     workspace: dict[str, Any],
     unknown: dict[str, str],
 ) -> Draft:
-    given = {name: _plain(value) for name, value in call.keywords.items() if name not in _RESOURCES}
+    fields = {name: _plain(value) for name, value in call.keywords.items() if name not in _RESOURCES}
     sized = {name: call.keywords[name] for name in _RESOURCES if name in call.keywords} | resources
     if sized:
-        held = given.get("resources")
-        given["resources"] = {**(held if isinstance(held, dict) else {}), **sized}
-    data = said(given | ({"limits": limits} if limits else {}), "", unknown)
+        held = fields.get("resources")
+        fields["resources"] = {**(held if isinstance(held, dict) else {}), **sized}
+    data = said(fields | ({"limits": limits} if limits else {}), "", unknown)
     data.setdefault("command", _FILL_IN)
-    inputs = given.get("inputs")
+    inputs = fields.get("inputs")
     for name in inputs if isinstance(inputs, dict) else ():
         held = data["inputs"].setdefault(name, _FILL_IN)
         if isinstance(held, dict) and not {"path", "value"} & held.keys():
@@ -100,5 +100,5 @@ def _workspace(calls: Sequence[StaticCall]) -> dict[str, Any]:
     client = next((call for call in calls if call.name.rpartition(".")[2] == "MLClient"), None)
     if client is None:
         return {}
-    given = dict(zip(_WORKSPACE, client.arguments[1:], strict=False)) | client.keywords
-    return {ours: given[theirs] for theirs, ours in _WORKSPACE.items() if theirs in given}
+    fields = dict(zip(_WORKSPACE, client.arguments[1:], strict=False)) | client.keywords
+    return {ours: fields[theirs] for theirs, ours in _WORKSPACE.items() if theirs in fields}

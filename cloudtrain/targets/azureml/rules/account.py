@@ -107,8 +107,8 @@ def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
         return
     name = reading.body.compute_name
     for setting, keys in (("job_tier", ("queueSettings", "jobTier")), ("locations", ("resources", "locations"))):
-        given = getattr(subject.settings, setting) or reading.overridden(*keys)
-        if given and not reading.body.is_spot:
+        value = getattr(subject.settings, setting) or reading.overridden(*keys)
+        if value and not reading.body.is_spot:
             yield Fault(
                 f"`{setting}` has no effect on the cluster `{name}`",
                 f"remove `{setting}`, or remove `compute` to run serverless",

@@ -47,10 +47,10 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     machines, count = reading.group, reading.body.processes_per_instance
-    given = reading.body.mapping("resources").get("shmSize") or any(
+    shared_memory = reading.body.mapping("resources").get("shmSize") or any(
         word.startswith(("--shm-size", "--ipc")) for word in _docker_words(subject)
     )
-    if reading.body.kind == "PyTorch" and machines.gpus and count >= _MANY_PROCESSES and not given:
+    if reading.body.kind == "PyTorch" and machines.gpus and count >= _MANY_PROCESSES and not shared_memory:
         size = min(max(8 * count, 16), int((machines.known.memory_gib if machines.known else 64) / 2))
         yield Fault(
             f"{count} processes share the default 2 GiB of `/dev/shm`",
@@ -225,10 +225,10 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     written = reading.body.text("environmentId")
-    if found := parse_label(written):
+    if label := parse_label(written):
         yield Fault(
-            f"the version of `{found.name}@latest` can change; a submit sends the version of that moment",
-            f"add `--pin`, or write `azureml:{found.name}:VERSION`; `az ml environment list --name {found.name}` lists "
+            f"the version of `{label.name}@latest` can change; a submit sends the version of that moment",
+            f"add `--pin`, or write `azureml:{label.name}:VERSION`; `az ml environment list --name {label.name}` lists "
             "them",
             reading.environment_path,
         )

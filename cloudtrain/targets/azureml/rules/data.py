@@ -254,14 +254,14 @@ def _with_key(named: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _written_values(subject: Subject) -> Mapping[str, str]:
     """The service copies the values of literal inputs, and the addresses of `Direct` inputs, unchanged into the
     command."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, item in read(subject).body.inputs.items():
         value = item.get("value") if item.get("jobInputType") == "literal" else None
         if item.get("mode") == "Direct":
             value = item.get("uri")
         if isinstance(value, str):
-            found[name] = value
-    return found
+            texts[name] = value
+    return texts
 
 
 def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:

@@ -122,9 +122,9 @@ def _violations(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
     if not overrides_of(subject.job, "azureml"):  # without overrides, typed models write every field
         return
 
-    for found in violations(read(subject).body.properties, body_schema()):
-        if found.is_unknown is unknown:
-            yield Fault(found.message, found.hint, (OVERRIDES, *found.path))
+    for violation in violations(read(subject).body.properties, body_schema()):
+        if violation.is_unknown is unknown:
+            yield Fault(violation.message, violation.hint, (OVERRIDES, *violation.path))
 
 
 @rule("AZ113", Level.ERROR)
@@ -212,7 +212,7 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
     `python`: a curated environment has a fixed Python version.
     """
     job = subject.job
-    given = job.environment
+    environment = job.environment
     rows: tuple[tuple[bool, str, str, ValuePath], ...] = (
         (
             job.resources.volume_size is not None,
@@ -233,8 +233,8 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
             ("metrics",),
         ),
         (
-            given.python is not None and given.framework is not None,
-            f"the curated environment has its own Python, so `python: {given.python}` has no effect",
+            environment.python is not None and environment.framework is not None,
+            f"the curated environment has its own Python, so `python: {environment.python}` has no effect",
             "name an environment with `azureml`, or an `image`, to choose the version",
             ("environment", "python"),
         ),

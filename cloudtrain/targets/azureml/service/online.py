@@ -215,7 +215,7 @@ def _serverless(question: _Question) -> Iterator[Finding]:
     capacity = partial(_capacity, question.client, size, body.instances, is_spot=body.is_spot)
     regions = [list(capacity(location)) for location in locations]
     # Errors count more than warnings, because an error means that the service refuses the job.
-    yield from min(regions, key=lambda found: (_errors(found), len(found)), default=[])
+    yield from min(regions, key=lambda findings: (_errors(findings), len(findings)), default=[])
 
 
 def _errors(findings: list[Finding]) -> int:

@@ -157,11 +157,11 @@ def _causes(error: BaseException) -> list[BaseException]:
     seen: list[BaseException] = []
     waiting: list[object] = [error]
     while waiting:
-        found = waiting.pop()
-        if isinstance(found, BaseException) and found not in seen:
-            seen.append(found)
-            waiting += [getattr(found, "inner_exception", None), getattr(found, "reason", None), found.__cause__]
-            waiting += found.args[:1]
+        cause = waiting.pop()
+        if isinstance(cause, BaseException) and cause not in seen:
+            seen.append(cause)
+            waiting += [getattr(cause, "inner_exception", None), getattr(cause, "reason", None), cause.__cause__]
+            waiting += cause.args[:1]
     return seen
 
 
