@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.job.sweep import Sweep
     from cloudtrain.lifecycle.costs import RunCost
-    from cloudtrain.lifecycle.once import Submitted, Watch
+    from cloudtrain.lifecycle.once import Submitted
     from cloudtrain.lifecycle.past import Changes, Difference, Side
     from cloudtrain.lifecycle.record import SentJob
     from cloudtrain.lifecycle.run import Run
@@ -54,10 +53,10 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
         JobError: the job has problems; all are listed with line and column.
         UsageError: the file holds a sweep.
     """
-    found = load_job_file(path, overrides)
-    if found.sweep is not None:
+    file = load_job_file(path, overrides)
+    if file.sweep is not None:
         raise UsageError(f"`{path}` holds a sweep, not a job", hint="read it with `ct.load_sweep`", code="CT001")
-    return found.job
+    return file.job
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
@@ -68,10 +67,10 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
         JobError: the sweep has problems; all are listed with line and column.
         UsageError: the file holds a job.
     """
-    found = load_job_file(path, overrides)
-    if found.sweep is None:
+    file = load_job_file(path, overrides)
+    if file.sweep is None:
         raise UsageError(f"`{path}` holds a job, not a sweep", hint="read it with `ct.load_job`", code="CT001")
-    return found.sweep
+    return file.sweep
 
 
 def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
@@ -195,6 +194,8 @@ def submit(
     """
     from cloudtrain.lifecycle.find import run_of_record
     from cloudtrain.lifecycle.once import Watch
+    from cloudtrain.lifecycle.submit import new
+    from cloudtrain.lifecycle.submit import submit as send
 
     place = _where(job, target, profile).queued(queue, priority)
 
@@ -207,42 +208,21 @@ def submit(
         return run
 
     report = None if on_run is None else lambda submitted: on_run(run_of(submitted))
-    submit_code_as_read = partial(
-        _submit, job, place, ignore=ignore, place_of=place_of, file=file, online=online,
-        watch=Watch(on_plan, on_changes, on_bytes, report),
-    )  # fmt: skip
-    for _ in range(_MORE_PLANS):
+    watch = Watch(on_plan, on_changes, on_bytes, report)
+    plans_left = _MORE_PLANS
+    while True:
         try:
-            return run_of(submit_code_as_read())
+            ready = _prepare(job, place, ignore, place_of)
+            return run_of(send(new(ready, file=file, online=online, watch=watch), place.here))
         except SourceChanged as error:
-            if not error.may_plan_again:
+            if not error.may_plan_again or not plans_left:
                 raise
+            plans_left -= 1
             tell(f"`{escape_path(error.path)}` changed while the job was being planned; planning it again")
-    return run_of(submit_code_as_read())
 
 
 _MORE_PLANS = 2
 """How often a job is planned again because its code changed after it was planned."""
-
-
-def _submit(
-    job: AnyJob | Sweep,
-    place: Where,
-    *,
-    ignore: Sequence[str],
-    place_of: PlaceOf | None,
-    file: JobFile | None,
-    online: bool,
-    watch: Watch,
-) -> Submitted:
-    """Read the code, then compile, check, upload and send the job once; see `submit`.
-
-    Raises:
-        SourceChanged: the code changed after it was read; nothing was sent.
-    """
-    from cloudtrain.lifecycle.submit import new, submit
-
-    return submit(new(_prepare(job, place, ignore, place_of), file=file, online=online, watch=watch), place.here)
 
 
 def upload(
@@ -300,12 +280,8 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
 
 
 def _where(job: AnyJob | Sweep, target: AnyTarget, profile: str | None) -> Where:
-    """Return where the job runs, with the settings of the job's project, or of the working directory.
-
-    Raises:
-        UsageError: the value is no job, for example the name of a job file.
-    """
-    if not hasattr(job, "folder"):
+    """Return where the job runs, with the settings of the job's project, or of the working directory."""
+    if not hasattr(job, "folder"):  # for example, the name of a job file
         file = shortened(str(job)) if isinstance(job, str | Path) else "job.yaml"
         raise UsageError(f"`{type(job).__name__}` is not a job", hint=f'read a job file first: `ct.load_job("{file}")`')
     return where(target, near=job.folder, profile=profile)

@@ -18,8 +18,6 @@ from cloudtrain.plans.plan import Bundle, Upload
 from cloudtrain.plans.states import RunRef
 from cloudtrain.targets.contract import Service
 
-# Functions that find the code of an earlier run, in the run's folder or in the location of the upload.
-
 RUNTIME = "cloudtrain/"
 """Prefix of cloudtrain's own files, which are added to every bundle."""
 
@@ -44,11 +42,7 @@ def code_of(kept: JobRecord, ref: RunRef, service: Service, *, only: Iterable[st
 
 
 def code_upload(kept: JobRecord, ref: RunRef) -> Upload:
-    """Return the upload that holds the code of a run.
-
-    Raises:
-        TargetError: the run uploaded no code.
-    """
+    """Return the upload that holds the code of a run."""
     uploads = [Upload(**item) for item in kept.plan["uploads"] if item["sha256"] == kept.bundle]
     if not uploads:
         raise TargetError(f"`{ref.name}` was submitted without code", hint="its code is in the image", code="CT972")
@@ -68,21 +62,12 @@ class SameCode:
     """The bundle of one run, used for another run. The code is fetched only if the target no longer has the bundle."""
 
     def __init__(self, kept: JobRecord, ref: RunRef, service: Service) -> None:
+        self.sha256 = kept.bundle
         self._kept = kept
         self._ref = ref
         self._service = service
 
-    @property
-    def sha256(self) -> str:
-        """The hash of the bundle's content."""
-        return self._kept.bundle
-
     def write(self, path: Path) -> None:
-        """Write the archive.
-
-        Raises:
-            TargetError: the code no longer exists.
-        """
         with code_of(self._kept, self._ref, self._service) as tree:
             try:
                 tree.write(path)
@@ -92,11 +77,7 @@ class SameCode:
 
 def write_code(tree: Tree, destination: Path) -> list[str]:
     """Write the user's files of a code tree into a folder, which must be empty or not exist. Return the paths of the
-    files. After an error, the folder contains none of the files.
-
-    Raises:
-        UsageError: the folder is not empty.
-    """
+    files. After an error, the folder contains none of the files."""
     from cloudtrain.code.unpack import unpack
 
     own = tuple(entry for entry in tree.entries if not entry.path.startswith(RUNTIME))

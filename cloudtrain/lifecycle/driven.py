@@ -23,10 +23,13 @@ from cloudtrain.system.private import make_private_folder, make_state_folder, op
 from cloudtrain.system.processes import ProcessLock, is_held, last_line, start_detached
 from cloudtrain.targets.contract import BundleWriter, Service
 
-# The folder of a run that a detached process drives. For a sweep, it is `sweeps/NAME` in the state folder.
+# The folder of a run that a detached process drives: `sweeps/NAME` or `chains/NAME` in the state folder.
 #
 # sweep.json     the specification, exactly as planned, and the data beside it
-# code.tar.gz    the code, for trials whose target has lost it
+# chain.json     the order, as it was submitted
+# code.tar.gz    the code, in case the target loses it before a trial or the waiting run is sent
+# sending/       the run store of a waiting run's watcher, through which it submits the run to the target. If the folder
+#                     exists, the run may already have been sent
 # driver.lock    locked by the driver as long as it lives
 # continue.lock  locked by `continue` and `rerun` until the driver has taken over
 # driver.log     the driver's own output; empty unless something is wrong
@@ -50,20 +53,20 @@ Step = Callable[[str], None]
 
 
 class DrivenFolder:
-    """The folder of one run that a detached process drives: its paths, and methods to read and write its status."""
+    """The folder of one run that a detached process drives: its paths, and methods to read and write its status. `kind`
+    is `sweep` or `chain`."""
 
-    kind: ClassVar[str]
-
-    def __init__(self, state_dir: Path, name: str) -> None:
+    def __init__(self, state_dir: Path, kind: str, name: str) -> None:
         self.name = name
-        self.path = state_dir / f"{self.kind}s" / name
-        self.specification = self.path / f"{self.kind}.json"
+        self.path = state_dir / f"{kind}s" / name
+        self.specification = self.path / f"{kind}.json"
         self.archive = self.path / "code.tar.gz"
         self.lock = self.path / "driver.lock"
         self.turn = self.path / "continue.lock"
         self.log = self.path / "driver.log"
         self.status = self.path / "status.json"
         self.stop = self.path / "stop"
+        self.sending = self.path / "sending"
 
     @property
     def is_driven(self) -> bool:
@@ -105,30 +108,24 @@ class DrivenFolder:
         """Return the status; None if no driver has ever taken over the run."""
         for _ in range(3):
             try:
-                found: dict[str, Any] = json.loads(self.status.read_bytes())
+                status: dict[str, Any] = json.loads(self.status.read_bytes())
             except FileNotFoundError:
                 return None
             except ValueError:  # being written
                 time.sleep(0.01)
             else:
-                return found
+                return status
         return {"state": "lost", "reason": "its status cannot be read", "started": None, "ended": None, "pid": 0}
 
 
-class SweepFolder(DrivenFolder):
-    """The folder of one sweep: `sweeps/NAME` in the state folder."""
-
-    kind = "sweep"
-
-
 class DrivenService(Service):
-    """A service whose runs are each driven by a detached process.
-
-    A run's folder holds the state of the run, so any later process can read it.
-    """
+    """A service whose runs are each driven by a detached process. A run's folder holds the state of the run, so any
+    later process can read it."""
 
     in_flight = 0.0
     names_are_unique = True
+    kind: ClassVar[str]
+    """The kind of the runs' folders."""
     driver: ClassVar[str]
     """The module whose `main` is the driver process."""
     what: ClassVar[str]
@@ -138,24 +135,19 @@ class DrivenService(Service):
         self.environ = environ
         self.state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as trials will write it
 
-    @abstractmethod
     def folder(self, name: str) -> DrivenFolder:
-        """Return the folder of a run."""
+        return DrivenFolder(self.state_dir, self.kind, name)
 
+    @abstractmethod
     def content(self, plan: Plan) -> str:
         """Return the text of the specification, which is the driver's input."""
-        return plan.request_json
 
     def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
         """Yield nothing, because the target's own service lists what was sent to the target."""
         return iter(())
 
     def keep_code(self, plan: Plan, bundle: BundleWriter) -> None:
-        """Store the code in the run's folder.
-
-        Raises:
-            TargetError: the folder cannot be written.
-        """
+        """Store the code in the run's folder."""
         folder = self.folder(plan.run_name)
         try:
             make_state_folder(self.state_dir, ours=KEPT)
@@ -166,13 +158,7 @@ class DrivenService(Service):
             raise self._unwritable(error) from error
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Write the specification and start a driver. Return once the driver has taken over the run. Pass `again=True`
-        to repeat an interrupted submission.
-
-        Raises:
-            NameTaken: a run of that name exists already.
-            TargetError: the driver cannot start.
-        """
+        """Write the specification and start a driver. Return once the driver has taken over the run."""
         folder = self.folder(plan.run_name)
         try:
             make_private_folder(folder.path)
@@ -203,11 +189,7 @@ class DrivenService(Service):
             lock.release()
 
     def ask_to_stop(self, folder: DrivenFolder) -> None:
-        """Ask the driver to end the run. If the driver has died, start it again to do this.
-
-        Raises:
-            TargetError: the folder cannot be written, or the driver cannot start.
-        """
+        """Ask the driver to end the run. If the driver has died, start it again to do this."""
         try:
             os.close(open_private(folder.stop, os.O_WRONLY | os.O_CREAT))
             if not folder.is_driven:
@@ -225,11 +207,7 @@ class DrivenService(Service):
         return TargetError(f"the files of the {self.what} cannot be written: {error}", hint=hint, code="CT994")
 
     def _start(self, folder: DrivenFolder) -> None:
-        """Start a driver, and return once this or another driver has taken over the run.
-
-        Raises:
-            TargetError: no driver could start. The message ends with the last line of the driver's log.
-        """
+        """Start a driver, and return once this or another driver has taken over the run."""
         root = str(Path(__file__).parents[2])
         boot = f"import sys; sys.path.append(sys.argv.pop(1)); from {self.driver} import main; main()"
 
@@ -246,11 +224,7 @@ class DrivenService(Service):
 
     def _write_once(self, folder: DrivenFolder, plan: Plan, *, again: bool) -> bool:
         """Write the specification atomically. With `again`, return False if an interrupted attempt has already written
-        the same specification.
-
-        Raises:
-            NameTaken: another submission has written a specification.
-        """
+        the same specification."""
         is_written = write_once(folder.specification, self.content(plan).encode(), sync=True)
         if not is_written and not (again and self.is_written(folder.specification.read_bytes(), plan)):
             hint = f"give the {self.what} another name"

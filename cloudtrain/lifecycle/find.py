@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -113,17 +114,14 @@ def runs(
     settings = load_settings()
     recover_if_needed()
     with read_store(settings.state_dir) as store:
-        rows = [] if store is None else _perhaps(store, states, job, limit, conditions, rehearsals, trials=trials)
+        newest = store and partial(store.newest, job=job, where=conditions, trials=trials)
+        rows = _perhaps(newest, states, limit, rehearsals) if newest else []
     here = (_refresh(run_of_record(row, settings)) for row in rows)
     return list(islice((item for item in here if _is_wanted(item, states, job, rehearsals)), limit))
 
 
 def runs_at(where: Where) -> Iterator[ListedRun]:
-    """Yield the runs on a target, the newest first.
-
-    Raises:
-        SettingsError: the settings that locate the runs are missing.
-    """
+    """Yield the runs on a target, the newest first."""
     name, account = where.target.name, where.account
     missing = [field for field in where.target.facts.locating_settings if field in getattr(account, "missing", ())]
     if missing:
@@ -140,19 +138,19 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
     report them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
     """
     settings = load_settings()
-    found: list[Recovered] = []
+    outcomes = list[Recovered]()
 
     def report(accepted: Sequence[RunRecord]) -> None:
-        known = {item.name for item in found}
+        known = {item.name for item in outcomes}
         late = [item for item in accepted if item.name not in known]
-        found.extend(Recovered(item.name, "finished", f"`{item.target}` has the run") for item in late)
+        outcomes.extend(Recovered(item.name, "finished", f"`{item.target}` has the run") for item in late)
         if on_found is not None:
-            on_found(found)
+            on_found(outcomes)
 
     with open_store(settings.state_dir) as store:
-        found += recover_submissions(store, lambda name: find_service(name, settings))
+        outcomes += recover_submissions(store, lambda name: find_service(name, settings))
         report_accepted(store, report)
-    return found
+    return outcomes
 
 
 def recover_if_needed() -> None:
@@ -170,20 +168,15 @@ def recover_if_needed() -> None:
 
 
 def queue_of(target: str, settings: Settings) -> KeepsQueue:
-    """Return the queue of a target.
-
-    Raises:
-        UsageError: no target has that name, or cloudtrain has no queue for the target.
-    """
+    """Return the queue of a target."""
     if target not in target_names():
         raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913")
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
         queued = (each.name for each in all_targets() if isinstance(service_of(each.name, settings), KeepsQueue))
         others = " or ".join(f"`cloudtrain queue --target {name}`" for name in queued)
-        hint = (
-            f"`cloudtrain ps --target {target}` shows the target's waiting runs; {others} shows cloudtrain's own queue"
-        )
+        waiting = f"`cloudtrain ps --target {target}` shows the target's waiting runs"
+        hint = f"{waiting}; {others} shows cloudtrain's own queue"
         raise UsageError(f"`{target}` does not use cloudtrain's queue", hint=hint, code="CT902")
     return service
 
@@ -214,15 +207,12 @@ def _last(store: Store) -> tuple[list[RunRecord], str | None]:
 
 
 def _matching(store: Store, name: str) -> list[RunRecord]:
-    if "://" in name:
-        return _of_reference(store, RunRef.parse(name))
-    exact = store.get(name)
-    return [exact] if exact is not None else store.starting_with(name)
-
-
-def _of_reference(store: Store, ref: RunRef) -> list[RunRecord]:
-    """Return a list with the row of the run that `ref` names; empty if the store has no such row. `ref` may omit the
-    run's profile (`research@` in `research@eu-west-1`)."""
+    """Return the rows of the runs that `name` means. A reference may omit the run's profile (`research@` in
+    `research@eu-west-1`)."""
+    if "://" not in name:
+        exact = store.get(name)
+        return [exact] if exact is not None else store.starting_with(name)
+    ref = RunRef.parse(name)
     row = store.get(ref.name)
     if row is None or row.target != ref.target or ref.place not in (row.place, (row.place or "").rpartition("@")[2]):
         return []
@@ -230,26 +220,15 @@ def _of_reference(store: Store, ref: RunRef) -> list[RunRecord]:
 
 
 def _perhaps(
-    store: Store,
-    states: Sequence[RunState],
-    job: str | None,
-    limit: int | None,
-    where: Sequence[Condition],
-    rehearsals: bool,
-    *,
-    trials: bool = False,
+    newest: Callable[..., list[RunRecord]], states: Sequence[RunState], limit: int | None, rehearsals: bool
 ) -> list[RunRecord]:
     """Return the rows of all runs that may meet these conditions, newest first. With `states`, all unfinished runs are
     included, because their recorded state may be outdated."""
-
-    def found(**wanted: Any) -> list[RunRecord]:
-        return store.newest(job=job, where=where, trials=trials, **wanted)
-
     if not states:
-        return found(limit=limit, rehearsals=rehearsals)
+        return newest(limit=limit, rehearsals=rehearsals)
     ended = [state for state in states if state.is_final]
-    rows = found(limit=limit, states=ended, rehearsals=rehearsals) if ended else []
-    rows += found(states=[state for state in RunState if not state.is_final])
+    rows = newest(limit=limit, states=ended, rehearsals=rehearsals) if ended else []
+    rows += newest(states=[state for state in RunState if not state.is_final])
     return sorted(rows, key=lambda row: row.seq or 0, reverse=True)
 
 

@@ -29,13 +29,14 @@ from cloudtrain.plans.plan import HIDDEN, Upload, hide
 from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.secret_values import VARIABLE, resolved
-from cloudtrain.system.plugins import DEFAULT_TARGET
+from cloudtrain.system.plugins import DEFAULT_TARGET, part_of
 from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.targets.contract import Target
+    from cloudtrain.targets.where import Where
 
 
 NEWEST = "last"
@@ -63,11 +64,7 @@ def resolve_run_inputs(
     job: AnyJob, target: str, settings: Settings
 ) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
     """Return the job with each `run:...` input replaced with a location; notes for the reader of the plan; runs to ask
-    the target about before the job is sent; and the runs that the target will wait for.
-
-    Raises:
-        JobError: a run does not exist, has failed, or has no such output.
-    """
+    the target about before the job is sent; and the runs that the target will wait for."""
     inputs, problems, notes, awaited = dict(job.inputs), list[Problem](), list[str](), list[Awaited]()
     after = dict[str, None]()
     with read_store(settings.state_dir) as store:
@@ -124,11 +121,7 @@ class _Search:
         self._folder = folder
 
     def row(self, name: str) -> tuple[RunRecord, RunState]:
-        """Return the run that a name stands for, and the run's last known state.
-
-        Raises:
-            CloudtrainError: the name matches no run or several runs, or the run did not succeed.
-        """
+        """Return the run that a name stands for, and the run's last known state."""
         found, is_job = self._candidates(name)
         if not found:
             raise CloudtrainError(f"no run on `{self._target}` is called `{name}`", hint=self._near(name), code="CT021")
@@ -281,19 +274,9 @@ def is_uploaded(item: Input, target: Target) -> bool:
     return "data" in target.parts and is_local_path(item.of(target.name))
 
 
-def place_data(
-    job: AnyJob, target: Target, place_of: Callable[[str, str, bool], tuple[str, str]]
-) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
-    """Return the job with local data replaced by the locations of the uploads, the uploads, and notes for the plan.
-
-    Args:
-        place_of: a function of the hash of the data, the name of its file or folder, and whether it is a single file.
-            It returns the location of the folder to upload to, and the location that the job reads.
-
-    Raises:
-        JobError: an input's data cannot be read.
-    """
-    inputs, uploads, problems = dict(job.inputs), dict[str, Upload](), list[Problem]()
+def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
+    """Return the job with local data replaced by the locations of the uploads, the uploads, and notes for the plan."""
+    target, inputs, uploads, problems = where.target, dict(job.inputs), dict[str, Upload](), list[Problem]()
     for name, item in job.inputs.items():
         if not is_uploaded(item, target):
             continue
@@ -310,7 +293,8 @@ def place_data(
             wanted = "uri_file" if is_file else "uri_folder"
             problems.append(Problem(path, message, f"write `type: {wanted}` under `inputs.{name}`", code="CT986"))
             continue
-        folder, read = place_of(data.sha256, os.path.basename(source), is_file)  # noqa: PTH119
+        place_of, file_name = part_of(target, "data"), os.path.basename(source)  # noqa: PTH119
+        folder, read = place_of(where.settings, where.account, data.sha256, file_name, is_file=is_file)
         inputs[name] = item.model_copy(update={target.name: read})
         uploads[folder] = Upload("data", data.sha256, folder, data.size, len(data.files), source=source)
     if problems:
@@ -384,9 +368,6 @@ def with_secret_places(
 
     A local run that emulates another target uses a secret's location for `local`, or if there is none, the secret's
     location for the emulated target.
-
-    Raises:
-        JobError: a secret has no location that the target can read.
     """
     places, problems = dict[str, str](), list[Problem]()
     candidates = (where, *([] if emulated is None else [target_of(emulated)]))

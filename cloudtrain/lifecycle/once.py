@@ -34,13 +34,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cloudtrain.errors import (
-    CloudtrainError,
-    NameTaken,
-    StoreError,
-    TargetError,
-    TargetUnreachable,
-)
+from cloudtrain.errors import CloudtrainError, NameTaken, StoreError, TargetError, TargetUnreachable
 from cloudtrain.lifecycle.records import NOWHERE, JobRecord, Origin
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunState, service_name
@@ -127,9 +121,6 @@ def send_once(store: Store, sending: Sending, service_of: ServiceOf) -> Submitte
 
     First settles interrupted submissions of earlier commands. Then does one of three things: returns an earlier run of
     this job, if perhaps no command has told the user about it; sends an earlier request again; or starts a new run.
-
-    Raises:
-        TargetError: the target refused the request or could not be reached.
     """
     submitted = _send_or_adopt(store, sending, service_of)
     if sending.finish is not None and not submitted.adopted:
@@ -160,11 +151,7 @@ def outputs_of(plan: Plan) -> dict[str, str]:
 
 def find_service(name: str, context: ServiceContext) -> Service:
     """Return a service by its name in the store: `local` is the service of that target, `sweep:local` cloudtrain's
-    driver of sweeps, `tuner:sagemaker` the tuner of that target, and `after:local` the service for waiting runs.
-
-    Raises:
-        TargetUnavailable: the target does not exist.
-    """
+    driver of sweeps, `tuner:sagemaker` the tuner of that target, and `after:local` the service for waiting runs."""
     if name.startswith(AFTER):
         from cloudtrain.lifecycle.waiting import ChainService
 
@@ -233,16 +220,12 @@ def _same(store: Store, sending: Sending) -> list[RunRecord]:
     """
 
     def is_same(item: RunRecord) -> bool:
-        """Return whether the record is of this job, submitter and store. If the record is accepted, ignore the part of
-        its key that says whether the run had to wait for earlier runs.
-        """
         is_key = item.key == sending.key
-        if item.stage == "accepted":
+        if item.stage == "accepted":  # perhaps after a wait for earlier runs
             is_key = item.key.removeprefix(AFTER) == sending.key.removeprefix(AFTER)
         return is_key and (item.submitter, item.store) == (sending.submitter, store.salt)
 
-    found = list(filter(is_same, reversed(store.unfinished())))
-    return sorted(found, key=lambda item: item.stage != "accepted")
+    return sorted(filter(is_same, reversed(store.unfinished())), key=lambda item: item.stage != "accepted")
 
 
 @contextmanager
@@ -301,13 +284,9 @@ def _planned(store: Store, sending: Sending, plan: Plan, counter: int) -> RunRec
 
 def _send_again(store: Store, sending: Sending, record: RunRecord, unreported: tuple[RunRecord, ...]) -> Submitted:
     """Send the request of a dead process again. Call this only if the target does not have the run: the first
-    request may still arrive, or was lost.
-
-    Raises:
-        TargetUnreachable: the first request may still arrive, and the target would run both requests.
-    """
+    request may still arrive, or was lost."""
     left = _may_arrive_for(store, sending.service, record)
-    if left > 0 and not sending.service.names_are_unique:
+    if left > 0 and not sending.service.names_are_unique:  # the target would run both requests
         raise TargetUnreachable(
             f"`{record.name}` was sent by an interrupted command and may still arrive",
             hint=f"run the same command again in {math.ceil(left)} s",

@@ -19,8 +19,8 @@ from cloudtrain.lifecycle.record import JobSource, keep_plan, settings_fields, s
 from cloudtrain.lifecycle.records import JobRecord
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
-from cloudtrain.plans.document import Document, Heading, Lines, Notice, Table, to_text
-from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.document import Document, Heading, Lines, Notice, Table
+from cloudtrain.plans.plan import Plan, Printable
 from cloudtrain.plans.states import RunRef
 from cloudtrain.system.git import Commit
 from cloudtrain.targets.registry import service_of, target_of
@@ -179,7 +179,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Printable):
     """The differences between two jobs, plans or runs.
 
     Attributes:
@@ -237,18 +237,6 @@ class Difference:
             blocks += [Heading("Code"), Table(("", self.before, self.after), [("bundle", *names)])]
         blocks += [Notice("notice", note) for note in self.notes]
         return Document(blocks)
-
-    def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
-        """Return the differences as text."""
-        return to_text(self.document(), width=width, color=color)
-
-    def _repr_html_(self) -> str:
-        from cloudtrain.plans.html import to_html
-
-        return to_html(self.document())
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/plain": self.to_text(), "text/html": self._repr_html_()}
 
 
 def difference(before: Side, after: Side, settings: Settings) -> Difference:

@@ -24,7 +24,7 @@ from cloudtrain.rules.engine import Subject, check_plan, rule_named
 from cloudtrain.rules.facts import declared_places
 from cloudtrain.rules.values import named_secrets, values_to_hide
 from cloudtrain.system.files import links_to
-from cloudtrain.system.plugins import DEFAULT_TARGET, part_of, target_names
+from cloudtrain.system.plugins import DEFAULT_TARGET, target_names
 from cloudtrain.targets.common.compiling import run_name, submission_key, without_literals
 from cloudtrain.targets.contract import Service, Target
 from cloudtrain.targets.registry import target_of
@@ -70,9 +70,6 @@ def prepare(
 
     `place_of` returns the position of a value in the job's file, for messages. If `tree` is given, its files are the
     code, and the source folder is not read.
-
-    Raises:
-        JobError: an input, a secret or a file of the job cannot be used.
     """
     here, name = where.here, where.target.name
     job = written = anchored(work, here.cwd)
@@ -91,7 +88,7 @@ def prepare(
             job, missing = with_secret_places(job, where.target, where.settings.emulated_target, here.environ)
             notes = (*notes, *missing)
     except JobError as error:
-        raise JobError([place_problem(problem, place_of) for problem in error.problems]) from None
+        raise _located(error.problems, place_of) from None
     account = where.account
     if tree is None:
         job, tree, more = _code_of(job, here)
@@ -132,16 +129,10 @@ def _place_data(
     if sent is not where.target:
         return emulated_here(job, sent), (), ()
 
-    data_place = part_of(where.target, "data")
-
-    def place(sha256: str, name: str, is_file: bool) -> tuple[str, str]:
-        folder, path = data_place(where.settings, where.account, sha256, name, is_file=is_file)
-        return folder, path
-
     try:
-        return place_data(job, where.target, place)
+        return place_data(job, where)
     except JobError as error:
-        raise JobError([place_problem(problem, place_of) for problem in error.problems]) from None
+        raise _located(error.problems, place_of) from None
 
 
 def _code_of(job: AnyJob, here: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
@@ -164,7 +155,6 @@ def _conda_text(job: AnyJob, tree: Tree) -> str | None:
     entry = next((entry for entry in tree.entries if entry.path == name), None)
     if entry is None:
         return None
-
     try:
         return read_text(tree.location(entry))
     except Unreadable as error:
@@ -313,11 +303,7 @@ class Ready:
         return replace(plan, findings=placed, hidden=values_to_hide(self.work.view))
 
     def compile_as(self, name: str) -> Plan:
-        """Return what the target makes of the job for the run `name`: no notes, no data to upload, no findings.
-
-        Raises:
-            JobError: the target does not support a field of the job.
-        """
+        """Return what the target makes of the job for the run `name`: no notes, no data to upload, no findings."""
         return self.where.target.compile(self.work, self.where.settings, self.context._replace(run_name=name))
 
     def hourly_price(self, plan: Plan) -> float | None:
@@ -326,8 +312,7 @@ class Ready:
         """
         if not self.where.target.facts.is_paid:
             return None
-        subject = self._subject(plan)
-        price = subject.reading.machines.price
+        price = self._subject(plan).reading.machines.price
         return price.hourly if price is not None and price.exact else None
 
     def rate_and_limit(self) -> tuple[float | None, int | None]:
@@ -336,8 +321,7 @@ class Ready:
         """
         if not self.where.target.facts.is_paid:
             return None, None
-        subject = self._subject(self.draft)
-        return self.hourly_price(self.draft), subject.reading.longest_run
+        return self.hourly_price(self.draft), self._subject(self.draft).reading.longest_run
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
         """Return the plan with findings of the target about the plan and about the runs that the job reads from. With
@@ -368,7 +352,6 @@ class Ready:
         return states_of(self.awaited, self.where.here)
 
     def _about_runs(self, waits: Sequence[RunRef]) -> Iterable[Finding]:
-
         for path, ref in self.awaited:
             state = self._states[ref]
             if state is not RunState.SUCCEEDED and ref not in waits:
@@ -402,14 +385,10 @@ class Ready:
         refused = {problem.path for problem in error.problems}
         refused.discard(())  # many settings of a target have no position, and each is a separate mistake
         errors = [item for item in findings if item.level is Level.ERROR and item.path not in refused]
-        problems = [
-            *error.problems,
-            *(Problem(item.path, item.message, item.hint, code=item.code) for item in errors),
-        ]
-        return JobError([place_problem(problem, self.place_of) for problem in problems])
+        problems = [Problem(item.path, item.message, item.hint, code=item.code) for item in errors]
+        return _located([*error.problems, *problems], self.place_of)
 
     def _subject(self, plan: Plan) -> Subject:
-
         where, work = self.where, self.work
         processing = None if isinstance(work, TrainingJob) else work
         reading = where.target.read(work.view, where.settings, where.account, plan, processing)
@@ -420,6 +399,10 @@ class Ready:
         if self.place_of is None or not finding.path:
             return finding
         return finding._replace(place=self.place_of(finding.path))
+
+
+def _located(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
+    return JobError([place_problem(problem, place_of) for problem in problems])
 
 
 def place_problem(problem: Problem, place_of: PlaceOf | None) -> Problem:
@@ -463,12 +446,11 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
 
     A path is left out if it contains code that the job names, such as its entry point.
     """
-    view = job.view
     environment = job.environment
     named = (job.entry_point, environment.requirements, environment.conda_file, environment.build)
     code = [os.path.normpath(name) for name in (*named, *(job.command or "").split()) if name]
     root = os.path.realpath(source)
-    declared = [(f"{place.name} of the job", place.address) for place in declared_places(view, DEFAULT_TARGET)]
+    declared = [(f"{place.name} of the job", place.address) for place in declared_places(job.view, DEFAULT_TARGET)]
     for name, item in job.inputs.items():
         paths = {place for target in target_names() if is_local_path(place := item.of(target))}
         declared += [(f"input `{name}` of the job", str(path)) for path in paths]

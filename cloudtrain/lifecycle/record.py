@@ -15,50 +15,23 @@ from cloudtrain.documents.document import Unreadable, read_document
 from cloudtrain.errors import CloudtrainError, RunNotFound, dotted
 from cloudtrain.job.file import SUFFIXES, SWEEP, fields_of, kind_of_job
 from cloudtrain.job.from_script import yaml_text
-from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.inputs import Secrets, signatures_in, texts_of
 from cloudtrain.lifecycle.prepare import Ready
 from cloudtrain.lifecycle.records import JobRecord, KeptFile
 from cloudtrain.lifecycle.store import RunRecord, Store
-from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section, on_one_line, to_text
-from cloudtrain.plans.plan import Plan, request_blocks
+from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section, on_one_line
+from cloudtrain.plans.plan import Plan, Printable, request_blocks
 from cloudtrain.plans.states import RunRef
 from cloudtrain.rules.values import named_secrets, secret_texts
-from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
+from cloudtrain.system.git import Commit
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import TargetSettings
 from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
-    from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.job.sweep import Sweep
     from cloudtrain.plans.document import Block
-
-
-class Keeper:
-    """Collects the record of one submission for the store while the submission proceeds."""
-
-    def __init__(self, ready: Ready, job: AnyJob | Sweep, file: JobFile | None) -> None:
-        self._ready = ready
-        self._job = job
-        self._source = JobSource()
-        if file is not None:
-            self._source = JobSource(str(Path(file.file).absolute()), file.text, file.overrides)
-        written: Any = getattr(job, "job", job)
-        is_bundled = (written.source_dir or "").startswith(BUNDLED)
-        self._commit = (None if is_bundled else commit_of(ready.tree.root)) or Commit(None, None)
-        self._differences = Differences(ready.tree.root) if self._commit.commit else None
-
-    def kept_of(self, plan: Plan) -> JobRecord:
-        """Return the record of a plan for the store. `finish` adds later whether the code differs from its commit."""
-        return keep_plan(self._ready, self._job, plan, self._commit, self._source)
-
-    def finish(self, store: Store, name: str) -> None:
-        """Record whether the code differs from its commit. If git does not answer in time, record nothing."""
-        difference = None if self._differences is None else self._differences.close(git_timeout())
-        if difference is not None:
-            store.keep_difference(name, difference)
 
 
 class JobSource(NamedTuple):
@@ -183,11 +156,8 @@ def _secrets_in_file(text: str) -> Iterator[str]:
                 yield found
 
 
-# What was sent for a run, in a readable form: the job, the plan, and the git commit of the code.
-
-
 @dataclass(frozen=True)
-class SentJob:
+class SentJob(Printable):
     """What was sent for a run: the job, the plan, and the git commit of the code. Secrets are replaced by `***`.
 
     Attributes:
@@ -221,6 +191,8 @@ class SentJob:
     def to_dict(self) -> dict[str, Any]:
         """Return the job, the plan and the commit as JSON data."""
         kept = self.kept
+        has_git = kept.branch is not None or kept.commit is not None
+        git = {name: getattr(kept, name) for name in ("commit", "branch", "dirty", "difference")}
         return {
             "name": self.name,
             "ref": str(self.ref),
@@ -231,14 +203,7 @@ class SentJob:
             "written": {"file": kept.file, "text": kept.text, "overrides": list(kept.overrides)},
             "settings": dict(kept.settings),
             "plan": self.plan,
-            "git": None
-            if kept.branch is None and kept.commit is None
-            else {
-                "commit": kept.commit,
-                "branch": kept.branch,
-                "dirty": kept.dirty,
-                "difference": kept.difference,
-            },
+            "git": git if has_git else None,
             "bundle": {"sha256": kept.bundle, "files": [file._asdict() for file in kept.files]},
             "hidden": list(kept.hidden),
             "rerun_of": kept.rerun_of,
@@ -253,20 +218,7 @@ class SentJob:
         blocks += [Notice("notice", f"`{way}` looked like a secret, and is not kept") for way in self._hidden_ways()]
         return Document(blocks)
 
-    def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
-        """Return the job, the plan and the commit as text."""
-        return to_text(self.document(), width=width, color=color)
-
-    def _repr_html_(self) -> str:
-        from cloudtrain.plans.html import to_html
-
-        return to_html(self.document())
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/plain": self.to_text(), "text/html": self._repr_html_()}
-
     def _pairs(self) -> Iterator[tuple[str, str]]:
-
         kept = self.kept
         yield "submitted", datetime.fromtimestamp(self.created).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
         yield "cloudtrain", kept.version
@@ -302,11 +254,6 @@ class SentJob:
 
 
 def sent_of(store: Store | None, row: RunRecord) -> SentJob:
-    """Return what was sent for a run.
-
-    Raises:
-        RunNotFound: the store has no record of the submission (CT971).
-    """
     kept = None if store is None else store.kept(row.name)
     if kept is None:
         raise RunNotFound(

@@ -42,8 +42,9 @@ def salt_of_new_store(folder: Path) -> str:
     existing folder. Two containers made from one image therefore get different salts.
     """
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    found = nearest.stat()
-    return _hash(_host(), boot_id(), os.path.realpath(folder), str(found.st_dev), str(found.st_ino))
+    status = nearest.stat()
+    host = os.uname().nodename
+    return _hash(host, boot_id(), os.path.realpath(folder), str(status.st_dev), str(status.st_ino))
 
 
 def location_in(folder: Path) -> str:
@@ -52,31 +53,21 @@ def location_in(folder: Path) -> str:
     """
     file = folder / STORE_FILE
     try:
-        return _hash(_host(), os.path.realpath(file), str(file.stat().st_ino))
+        return _hash(os.uname().nodename, os.path.realpath(file), str(file.stat().st_ino))
     except OSError:
         return ""
-
-
-def _host() -> str:
-    return os.uname().nodename
 
 
 def _hash(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-# A check whether a run store exists, without SQLite. On a machine without a store, a plan
-# needs no more than this check.
-
 HINT = "set CLOUDTRAIN_STATE_DIR to a folder of yours"
 
 
 def has_store(folder: Path) -> bool:
-    """Return whether the folder contains a run store. Removes other users' access to the folder if they have any.
-
-    Raises:
-        StoreError: the store is not a file, its folder is not a folder, or one of them cannot be read.
-    """
+    """Return whether the folder contains a run store, without SQLite: on a machine without a store, a plan needs no
+    more than this check. Removes other users' access to the folder if they have any."""
     file = folder / STORE_FILE
     try:
         if folder.is_dir():
@@ -207,16 +198,12 @@ _CONDITION = r"\s*(?P<key>[^\s<>=!]+)\s*(?P<operator><=|>=|!=|==|=|<|>)\s*(?P<va
 
 
 def condition_of(text: str) -> Condition:
-    """Parse a comparison with a hyperparameter.
-
-    Raises:
-        UsageError: the text is not a comparison.
-    """
-    found = re.fullmatch(_CONDITION, text)
-    if found is None:
+    """Parse a comparison with a hyperparameter."""
+    match = re.fullmatch(_CONDITION, text)
+    if match is None:
         hint = "write a hyperparameter, one of = != < <= > >=, and a value: `learning_rate<0.01`"
         raise UsageError(f"`{text}` is not a condition", hint=hint, code="CT901")
-    return Condition("hyperparameter", found["key"], found["operator"], found["value"])
+    return Condition("hyperparameter", match["key"], match["operator"], match["value"])
 
 
 def number(text: object) -> float | None:
@@ -250,16 +237,18 @@ NOWHERE = Origin()
 
 def origin_here(folder: Path, *, project: Path | None = None, labels: Iterable[Label] = ()) -> Origin:
     """Return the origin of a job that this process submits from `folder`."""
-    return Origin(
-        os.path.realpath(folder), "" if project is None else os.path.realpath(project), terminal(), tuple(labels)
-    )
+    project_path = "" if project is None else os.path.realpath(project)
+    return Origin(os.path.realpath(folder), project_path, terminal(), tuple(labels))
 
 
 def labels_of(tags: Mapping[str, str], hyperparameters: Mapping[str, object]) -> tuple[Label, ...]:
     """Return the tags and hyperparameters as labels. `ps --tag` and `ps --where` select runs by these labels."""
     return (
         *(Label("tag", key, value) for key, value in tags.items()),
-        *(Label("hyperparameter", key, _text(value)) for key, value in hyperparameters.items()),
+        *(
+            Label("hyperparameter", key, value if isinstance(value, str) else json.dumps(value))
+            for key, value in hyperparameters.items()
+        ),
     )
 
 
@@ -277,11 +266,3 @@ def terminal() -> str:
     except (OSError, IndexError):
         started = ""
     return f"{boot_id()}:{session}:{started}"
-
-
-def _text(value: object) -> str:
-    """Return a hyperparameter as text: text unchanged, other values as JSON."""
-    if isinstance(value, str):
-        return value
-
-    return json.dumps(value)

@@ -11,6 +11,7 @@ resumed       the same job runs again, with only the checkpoint folder of the in
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -55,11 +56,7 @@ class Original:
 
     @classmethod
     def of(cls, run: Run, job_name: str) -> Original:
-        """Return the `Original` for a run on this machine. Its repetitions will be listed as runs of `job_name`.
-
-        Raises:
-            TargetError: the run's folder no longer exists.
-        """
+        """Return the `Original` for a run on this machine. Its repetitions will be listed as runs of `job_name`."""
         return cls(RunFolder(str(run.directory)).read_launch(), job_name, run.ref)
 
     def repeat(self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None) -> LaunchSpecification:
@@ -69,10 +66,11 @@ class Original:
         homes = self._homes(name, checkpoint_of or name)
         paths = "|".join(map(re.escape, homes))
         places_or_name = re.compile(rf"(?<![\w./-])(?:{paths})(?![\w.-])|{re.escape(self.spec.name)}(?!\d)")
-        moved = map_texts(
-            self.spec.to_json(), lambda text: places_or_name.sub(lambda found: homes.get(found[0], name), text)
-        )
-        spec = LaunchSpecification.from_json(moved)
+
+        def moved(text: str) -> str:
+            return places_or_name.sub(lambda match: homes.get(match[0], name), text)
+
+        spec = LaunchSpecification.from_json(map_texts(self.spec.to_json(), moved))
         if hold_at is None:
             return spec
         held = {HOLD_AT_STEP: str(hold_at)}
@@ -96,11 +94,7 @@ class Original:
 
 def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpecification]) -> Run:
     """Choose a name for a new run, and submit the specification that `make` returns for this name. `cloudtrain ps`
-    lists the run like any other run.
-
-    Raises:
-        TargetError: the archive with the original's code no longer exists.
-    """
+    lists the run like any other run."""
 
     def plan(name: str) -> Plan:
         spec = make(name)
@@ -121,13 +115,11 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
 
 class _NoBundle:
     """A placeholder for the bundle of a repeated run. Nothing is uploaded, because the original's code archive is
-    reused.
-    """
+    reused. `write` is called only if that archive no longer exists."""
 
     sha256 = ""
 
     def write(self, path: Path) -> None:
-        """Raise a TargetError. This method is called only if the code archive `path` no longer exists."""
         raise TargetError(
             f"the archive with the run's code no longer exists: `{path}`",
             hint="rehearse the job file instead of the run",
@@ -224,12 +216,7 @@ def rehearsal_name(job_name: str) -> str:
 
 def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambda *_: None) -> Rehearsal:
     """Repeat the run `whole` in two parts, an interrupted run and a resumed run, and compare their losses with those of
-    `whole`.
-
-    Raises:
-        UsageError: the run is not on this machine, has not ended, reports nothing to compare, or ends before `at_step`.
-        TargetError: a run failed, or the script ended before the signal arrived.
-    """
+    `whole`."""
     if whole.directory is None:
         raise UsageError(
             f"`{whole.name}` did not run on this machine",
@@ -248,7 +235,9 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
     seconds = _wait_or_stop(interrupted, lambda: _stop_at(interrupted, at_step))
     before = curve_of(interrupted.metrics(), metrics)
     _must_be_interrupted(interrupted, last_step=max(before, default=0), end=max(curve))
-    saved_at = _saved_step(interrupted)
+    marker = RunFolder(str(interrupted.directory)).read_preempted() or {}  # `runtime.exit_preempted` writes it
+    saved_at = None if marker.get("step") is None else int(marker["step"])
+    was_killed = FORCED in (interrupted.last_status.reason or "")
 
     resumed = send(original, settings, lambda name: original.repeat(name, checkpoint_of=interrupted.name))
     on_stage("resumed", resumed, None)
@@ -259,7 +248,7 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
         interrupted=interrupted,
         resumed=resumed,
         at_step=at_step,
-        left=_way_of_leaving(interrupted.last_status, saved_at),
+        left="killed" if was_killed else "exited" if saved_at is None else "saved",
         seconds_to_leave=seconds,
         comparison=comparison,
         verdict=_cannot_resume(resumed, status) or comparison.verdict(),
@@ -353,8 +342,6 @@ def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
 
 def _stop_at(run: Run, step: int) -> float:
     """Send SIGTERM when `step` is reported. Return the seconds from the signal to the end of the run."""
-    import time
-
     metrics = Metrics()
     for line in run.logs(follow=True):
         values = metrics.of(line)
@@ -364,21 +351,6 @@ def _stop_at(run: Run, step: int) -> float:
     run.stop()
     run.wait()
     return time.monotonic() - asked
-
-
-def _saved_step(run: Run) -> int | None:
-    """Return the step in the marker file that `runtime.exit_preempted` writes after saving; None without this file or
-    without a step in it.
-    """
-    marker = RunFolder(str(run.directory)).read_preempted()
-    step = None if marker is None else marker.get("step")
-    return None if step is None else int(step)
-
-
-def _way_of_leaving(status: RunStatus, saved_at: int | None) -> Left:
-    if FORCED in (status.reason or ""):
-        return "killed"
-    return "exited" if saved_at is None else "saved"
 
 
 def _cannot_resume(resumed: Run, status: RunStatus) -> Verdict | None:

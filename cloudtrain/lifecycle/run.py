@@ -10,10 +10,10 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cloudtrain.errors import JobError, RunNotFound, StoreError, TargetError, TargetUnreachable, UsageError
-from cloudtrain.lifecycle.once import Watch
+from cloudtrain.lifecycle.once import Watch, find_service
 from cloudtrain.lifecycle.schema import open_store, read_store
 from cloudtrain.lifecycle.store import RunRecord
 from cloudtrain.plans.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
@@ -86,7 +86,23 @@ class Run:
     def attached(cls, listed: ListedRun, settings: Settings) -> Run:
         """Return a run that the target lists but this machine's store lacks, such as another user's run."""
         ref, status = listed
-        run = cls(_row_of(ref, status), settings)
+        row = RunRecord(
+            name=ref.name,
+            target=ref.target,
+            place=ref.place,
+            job_name=re.sub(r"-[0-9a-f]{8}-[0-9]+$", "", ref.name),  # names that cloudtrain did not make stay unchanged
+            key="",
+            submitter="",
+            store="",
+            counter=0,
+            stage="reported",
+            state=status.state.value,
+            reason=status.reason,
+            created=next((moment for moment in (status.created, status.started) if moment is not None), time.time()),
+            started=status.started,
+            ended=status.ended,
+        )
+        run = cls(row, settings)
         run._stored, run._last = False, status
         return run
 
@@ -138,7 +154,7 @@ class Run:
     def status(self) -> RunStatus:
         """Ask the target for the status of the run, and record it if the store can be written."""
         status = self._service.status(self.ref)
-        if _differs(status, self._last):
+        if any(getattr(status, name) != getattr(self._last, name) for name in ("state", "reason", "started", "ended")):
             self.remember(status)
         self._last = status
         return status
@@ -247,16 +263,14 @@ class Run:
         """
         from cloudtrain.lifecycle.submit import again, changed, submit
 
-        def run_of(submitted: Submitted) -> Run:
-            return Run.of_submitted(submitted, self._settings)
-
-        report = None if on_run is None else lambda submitted: on_run(run_of(submitted))
-        watch, kept, here = Watch(on_plan, None, on_bytes, report), self.show().kept, self._settings
+        here, kept = self._settings, self.show().kept
+        report = None if on_run is None else lambda submitted: on_run(Run.of_submitted(submitted, here))
+        watch = Watch(on_plan, None, on_bytes, report)
         if not overrides:
-            return run_of(submit(again(self._row, kept, here, name=name, watch=watch), here))
+            return Run.of_submitted(submit(again(self._row, kept, here, name=name, watch=watch), here), here)
         changes = [*overrides, *([f"name={name}"] if name is not None else [])]
         with changed(self._row, kept, changes, here, ignore=ignore, online=online, watch=watch) as sending:
-            return run_of(submit(sending, here))
+            return Run.of_submitted(submit(sending, here), here)
 
     def save_code(self, destination: str | Path) -> list[str]:
         """Write the run's code into a folder, which must be empty or not exist, and return the relative paths.
@@ -334,20 +348,12 @@ class ChainedRun(Run):
         return self._last.state in (RunState.QUEUED, RunState.LOST) and self._last.reason is not None
 
     def resume(self) -> None:
-        """Start the run's watcher again.
-
-        Raises:
-            UsageError: the run is not waiting, or its watcher is alive.
-        """
+        """Start the run's watcher again."""
         self._service.resume(self.ref)
         self.status()
 
     def rerun(self, *_: Any, **__: Any) -> Run:
-        """Raise an error, because a run that was not sent cannot be repeated.
-
-        Raises:
-            UsageError: always.
-        """
+        """Raise UsageError, because a run that was not sent cannot be repeated."""
         hint = "submit the job again, or repeat this command after the run is sent"
         raise UsageError(f"`{self.name}` has not been sent yet", hint=hint, code="CT996")
 
@@ -357,37 +363,7 @@ class ChainedRun(Run):
 
     @cached_property
     def _service(self) -> ChainService:
-        from cloudtrain.lifecycle.waiting import ChainService
-
-        return ChainService(self._settings.environ, self._settings.state_dir)
-
-
-def job_name_of(run_name: str) -> str:
-    """Return the job name in the name of a cloudtrain run. Other run names are returned unchanged."""
-    return re.sub(r"-[0-9a-f]{8}-[0-9]+$", "", run_name)
-
-
-def _row_of(ref: RunRef, status: RunStatus) -> RunRecord:
-    return RunRecord(
-        name=ref.name,
-        target=ref.target,
-        place=ref.place,
-        job_name=job_name_of(ref.name),
-        key="",
-        submitter="",
-        store="",
-        counter=0,
-        stage="reported",
-        state=status.state.value,
-        reason=status.reason,
-        created=next((moment for moment in (status.created, status.started) if moment is not None), time.time()),
-        started=status.started,
-        ended=status.ended,
-    )
-
-
-def _differs(one: RunStatus, other: RunStatus) -> bool:
-    return (one.state, one.reason, one.started, one.ended) != (other.state, other.reason, other.started, other.ended)
+        return cast("ChainService", find_service(self._key, self._settings))
 
 
 # Copies of what a run wrote, in the folder of a project: data that the next bundle of code must not contain.

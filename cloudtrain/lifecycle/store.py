@@ -303,10 +303,8 @@ class Store:
         run from the folder itself over newer runs from the folders inside it. A finished rehearsal is returned only if
         no other run matches.
         """
-        here, below = (
-            origin.folder,
-            (f"{origin.folder.rstrip('/')}/", f"{origin.folder.rstrip('/')}0"),
-        )  # `0` is the character after `/`
+        here = origin.folder
+        below = (f"{here.rstrip('/')}/", f"{here.rstrip('/')}0")  # `0` is the character after `/`
         found = self._select(
             f"""
             NATURAL JOIN origins

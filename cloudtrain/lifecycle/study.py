@@ -60,9 +60,9 @@ class Study:
             self._change(number, run=event["run"], state=RunState.RUNNING, started=event["at"])
         elif event["event"] == "told":
             names = ("value", "reason", "started", "ended", "stopped_early")
-            found = {name: event[name] for name in names if event.get(name) is not None}
+            values = {name: event[name] for name in names if event.get(name) is not None}
             reports = tuple(event.get("reports", ()))
-            self._change(number, state=RunState(event["state"]), reports=reports, **found)
+            self._change(number, state=RunState(event["state"]), reports=reports, **values)
         elif event["event"] == "again":
             for number in event["trials"]:
                 old = self.trials[number]
@@ -96,11 +96,8 @@ class Journal:
         os.ftruncate(self._descriptor, self._end)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event to the journal. The event is on disk when this method returns.
-
-        Raises:
-            OSError: the event cannot be written, for example because the disk is full. The journal stays unchanged.
-        """
+        """Append one event to the journal. The event is on disk when this method returns. If it cannot be written, for
+        example because the disk is full, the journal stays unchanged."""
         entry = {"at": round(time.time(), 3), "event": event, **fields}
         line = (json.dumps(entry) + "\n").encode()
         try:
@@ -119,11 +116,7 @@ class Journal:
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Return the events in a sweep's journal, without an incomplete last line.
-
-    Raises:
-        TargetError: a line of the journal is damaged.
-    """
+    """Return the events in a sweep's journal, without an incomplete last line."""
     file, events = folder / FILE_NAME, list[dict[str, Any]]()
     try:
         content = file.read_bytes()
@@ -209,20 +202,12 @@ _LEAST = 4
 
 
 def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str, Any]:
-    """Return the values of trial `number`, counted from 1. `trials` are the earlier trials.
-
-    Raises:
-        MissingExtra: Optuna is not installed.
-    """
+    """Return the values of trial `number`, counted from 1. `trials` are the earlier trials."""
     if sweep.strategy == "grid":
         return sweep.space.grid_point(number - 1)
-    source = Random(f"{sweep.seed or 0}:{number}")
-    if sweep.strategy != "bayesian" or number <= DRAWN_FIRST:
-        return sweep.space.draw(source)
     known = list(trials)
-    if sum(trial.counts for trial in known) < _LEAST:
-        return sweep.space.draw(source)
-    return _learnt(sweep, number, known)
+    learns = sweep.strategy == "bayesian" and number > DRAWN_FIRST and sum(trial.counts for trial in known) >= _LEAST
+    return _learnt(sweep, number, known) if learns else sweep.space.draw(Random(f"{sweep.seed or 0}:{number}"))
 
 
 def needs_optuna(sweep: Sweep, trials: int = 0) -> bool:
@@ -232,11 +217,7 @@ def needs_optuna(sweep: Sweep, trials: int = 0) -> bool:
 
 
 def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", or use `strategy: random`") -> None:
-    """Check that Optuna is installed. `what` begins the error's message, and `instead` ends its hint.
-
-    Raises:
-        MissingExtra: Optuna is not installed.
-    """
+    """Raise `MissingExtra` if Optuna is missing. `what` begins the error's message, and `instead` ends its hint."""
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:
@@ -262,14 +243,13 @@ def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any
         if frozen is not None:
             study.add_trial(frozen)
     asked = study.ask(spaces)
-    return {name: _value(ranges[name], asked.params[name]) for name in ranges}
+    values = ((name, item.choice, asked.params[name]) for name, item in ranges.items())
+    return {name: value if choice is None else choice[value] for name, choice, value in values}
 
 
 def _frozen(trial: Trial, ranges: Mapping[str, Range], spaces: Mapping[str, BaseDistribution]) -> FrozenTrial | None:
-    """Convert a trial to Optuna's form; None if it ended without a usable value.
-
-    Running trials are included, so that Optuna does not propose values close to theirs.
-    """
+    """Convert a trial to Optuna's form; None if it ended without a usable value. Running trials are included, so that
+    Optuna does not propose values close to theirs."""
     from optuna.trial import TrialState, create_trial
 
     params = {name: _param(ranges[name], value) for name, value in trial.values.items()}
@@ -297,10 +277,6 @@ def _param(item: Range, value: Any) -> Any:
     if item.choice is None:
         return value
     return next(index for index, known in enumerate(item.choice) if known == value and type(known) is type(value))
-
-
-def _value(item: Range, param: Any) -> Any:
-    return param if item.choice is None else item.choice[param]
 
 
 # Decides whether a trial should be stopped early because other trials were clearly better after the same number
@@ -378,10 +354,10 @@ def _rungs(least: int, most: int) -> list[int]:
     """Return the numbers of reports after which trials of the first bracket are compared, such as 1, 3, 9 and 27 for
     `least` 1 and `most` 50. The second bracket leaves out the first number, the third bracket the first two, and so on.
     """
-    found = [least]
-    while found[-1] * _KEPT < most:
-        found.append(found[-1] * _KEPT)
-    return found
+    rungs = [least]
+    while rungs[-1] * _KEPT < most:
+        rungs.append(rungs[-1] * _KEPT)
+    return rungs
 
 
 def _best(objective: Objective, values: Sequence[float]) -> float:

@@ -8,24 +8,25 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cloudtrain.code.files import Entry
 from cloudtrain.code.tree import SourceChanged
 from cloudtrain.errors import CloudtrainError, JobError, PreflightError, TargetError, UsageError, dotted
 from cloudtrain.job.file import fields_of, model_of_kind
+from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.again import SameCode, code_of
 from cloudtrain.lifecycle.inputs import is_hidden, texts_of
 from cloudtrain.lifecycle.once import SILENT, Sending, Submitted, Watch, find_service, send_once
 from cloudtrain.lifecycle.prepare import NAMELESS, NAMELESS_SWEEP, prepare
-from cloudtrain.lifecycle.record import JobSource, Keeper, keep_plan, settings_of
+from cloudtrain.lifecycle.record import JobSource, keep_plan, settings_of
 from cloudtrain.lifecycle.records import JobRecord, Origin, labels_of, origin_here
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.store import RunRecord, Store
-from cloudtrain.plans.plan import Finding, Plan, Upload, hide
+from cloudtrain.plans.plan import Plan, Upload, hide
 from cloudtrain.plans.states import AFTER, TRIAL, TUNER
 from cloudtrain.rules.values import values_to_hide
-from cloudtrain.system.git import Commit
+from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import BundleWriter, Service, Tuner
 from cloudtrain.targets.registry import service_of
@@ -44,11 +45,7 @@ if TYPE_CHECKING:
 
 
 def submit(sending: Sending, here: Settings) -> Submitted:
-    """Send a job exactly once, through this user's run store.
-
-    Raises:
-        SourceChanged: the code changed after it was read; nothing was sent.
-    """
+    """Send a job exactly once, through this user's run store."""
     with open_store(here.state_dir) as store:
         try:
             return send_once(store, sending, lambda name: find_service(name, here))
@@ -61,14 +58,13 @@ def new(
     ready: Ready | ReadySweep, *, file: JobFile | None = None, online: bool = True, watch: Watch = SILENT
 ) -> Sending:
     """Return the submission of a job or of a sweep. If the job reads from runs that have not ended, a process on this
-    machine will send it.
-
-    Args:
-        file: the file that the job was read from.
-        online: whether to check the role, bucket, inputs and quota with the target first.
-    """
+    machine will send it."""
     here, written, is_sweep = ready.where.here, ready.written, ready.first is not ready
-    keeper = Keeper(ready.first, written, file)  # git works while the job is compiled
+    job, tree, source = cast("AnyJob", getattr(written, "job", written)), ready.first.tree, JobSource()
+    if file is not None:
+        source = JobSource(str(Path(file.file).absolute()), file.text, file.overrides)
+    commit = None if (job.source_dir or "").startswith(BUNDLED) else commit_of(tree.root)
+    differences = Differences(tree.root) if commit and commit.commit else None  # git works while the job is compiled
     service, key = ready.service, ready.key
     if ready.waits_for:
         from cloudtrain.lifecycle.waiting import ChainService
@@ -86,17 +82,16 @@ def new(
                 watch.on_changes(changes_since_last(store, ready.first, plan))
         return plan
 
+    def record(_: Store, plan: Plan) -> tuple[Origin, JobRecord]:
+        return origin, keep_plan(ready.first, written, plan, commit or Commit(None, None), source)
+
+    def finish(store: Store, name: str) -> None:
+        difference = None if differences is None else differences.close(git_timeout())
+        if difference is not None:  # git has answered in time
+            store.keep_difference(name, difference)
+
     origin = origin_here(Path.cwd(), project=written.folder, labels=ready.labels)
-    return Sending(
-        service=service,
-        key=key,
-        submitter=here.submitter,
-        code=ready.first.tree,
-        plan_of=plan_of,
-        record=lambda _, plan: (origin, keeper.kept_of(plan)),
-        watch=watch,
-        finish=keeper.finish,
-    )
+    return Sending(service, key, here.submitter, tree, plan_of, record, watch, finish)
 
 
 def again(
@@ -131,8 +126,7 @@ def again(
         fields = {**kept.plan} | content | {"sha256": plan.sha256, "findings": []}
         return _origin(store, row), replace(kept, plan=fields, version=__version__, rerun_of=row.name)
 
-    code = SameCode(kept, row.ref, service)
-    return Sending(service, key, here.submitter, code, plan_of, record, watch)
+    return Sending(service, key, here.submitter, SameCode(kept, row.ref, service), plan_of, record, watch)
 
 
 @contextmanager
@@ -146,12 +140,7 @@ def changed(
     online: bool = True,
     watch: Watch = SILENT,
 ) -> Iterator[Sending]:
-    """Yield the submission of a run's job with overrides, with the same code and the same settings of the target.
-
-    Raises:
-        JobError: an override is not valid, or the target does not support the changed job.
-        UsageError: the run had secrets, and the overrides do not supply all of them (CT973).
-    """
+    """Yield the submission of a run's job with overrides, with the same code and the same settings of the target."""
     job = _overridden(kept.kind, kept.prepared or kept.job, overrides)
     written = _overridden(kept.kind, kept.job, overrides)
     hidden = [dotted(path) for path, text in texts_of(fields_of(job)) if is_hidden(text)]
@@ -169,22 +158,16 @@ def changed(
 
         def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
             source = JobSource(kept.file, kept.text, (*kept.overrides, *overrides))
-            new_record = keep_plan(ready, written, plan, commit, source)
-            return _origin(store, row)._replace(labels=ready.labels), replace(new_record, rerun_of=row.name)
+            new_record = replace(keep_plan(ready, written, plan, commit, source), rerun_of=row.name)
+            return _origin(store, row)._replace(labels=ready.labels), new_record
 
-        code = SameCode(kept, row.ref, service)
-        yield Sending(service, ready.key, here.submitter, code, plan_of, record, watch)
+        yield Sending(service, ready.key, here.submitter, SameCode(kept, row.ref, service), plan_of, record, watch)
 
 
 def continued(
     row: RunRecord, kept: JobRecord, tuner: Tuner, trials: int, here: Settings, *, watch: Watch = SILENT
 ) -> Sending:
-    """Return the submission of a sweep that continues the tuner's sweep `row` with `trials` additional trials.
-
-    Raises:
-        UsageError: the tuner cannot continue the sweep, or its request had a secret, which the store does not keep
-            (CT973).
-    """
+    """Return the submission of a sweep that continues the tuner's sweep `row` with `trials` additional trials."""
     if kept.hidden:
         message = f"the store keeps no secrets, and `{row.name}` had one in `{kept.hidden[0]}`"
         raise UsageError(message, hint="submit the sweep again", code="CT973")
@@ -266,24 +249,18 @@ def _approve(plan: Plan, watch: Watch) -> Plan:
 
 
 def stop_on_errors(plan: Plan) -> None:
-    """Raise PreflightError if the plan has errors, so that it is not sent.
-
-    Raises:
-        PreflightError: a check found an error.
-    """
+    """Raise PreflightError if the plan has errors, so that it is not sent."""
     if plan.errors:
         count, code = len(plan.errors), plan.errors[0].code
         raise PreflightError(
             f"{count} check{'s' if count > 1 else ''} found an error, so nothing was sent",
             findings=plan.findings,
-            errors=[_text_of(error) for error in plan.errors],
+            errors=[
+                f"{error.message} [{error.code}]" + (f"\n  hint: {error.hint}" if error.hint else "")
+                for error in plan.errors
+            ],
             hint=f"`cloudtrain explain {code}` explains it, and `--ignore {code}` ignores it",
         )
-
-
-def _text_of(finding: Finding) -> str:
-    hint = f"\n  hint: {finding.hint}" if finding.hint else ""
-    return f"{finding.message} [{finding.code}]{hint}"
 
 
 def _origin(store: Store, row: RunRecord) -> Origin:
@@ -314,7 +291,6 @@ def _not_kept(row: RunRecord, ways: Sequence[str]) -> UsageError:
 
 
 def _overridden(kind: str, fields: Any, overrides: Sequence[str]) -> AnyJob:
-    """Return the job of the given kind (`training` or `processing`) with the given fields and overrides."""
     from cloudtrain.job.overrides import override
 
     model = model_of_kind(kind)

@@ -13,16 +13,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
-from cloudtrain.lifecycle.driven import GLANCE, Archive, Step, SweepFolder, detach, sleep_until_woken, woken_by
+from cloudtrain.lifecycle.driven import GLANCE, Archive, DrivenFolder, Step, detach, sleep_until_woken, woken_by
 from cloudtrain.lifecycle.once import Watch, find_service, send_once
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.study import Journal, propose, reason_to_stop, told
 from cloudtrain.lifecycle.submit import trial as sending_of_trial
-from cloudtrain.lifecycle.sweep_service import Specification, trial_key
+from cloudtrain.lifecycle.sweep_service import Specification, SweepService, trial_key
 from cloudtrain.plans.states import LogLine, Metrics, RunRef, RunState, RunStatus, Trial, best_of
 from cloudtrain.system.patterns import MetricPatterns
 from cloudtrain.system.processes import ProcessLock
@@ -41,10 +42,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Take over the sweep NAME, report the takeover to the file descriptor DESCRIPTOR, and drive the sweep to its end.
     `arguments` are `STATE_DIR NAME DESCRIPTOR`; default: the arguments of the command line."""
     state_dir, name, ready = detach(arguments)
-    drive(SweepFolder(state_dir, name), ready)
+    drive(DrivenFolder(state_dir, SweepService.kind, name), ready)
 
 
-def drive(folder: SweepFolder, ready: Callable[[], None], moment: Step = lambda _: None) -> None:
+def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda _: None) -> None:
     """Drive a sweep to its end. Do nothing if another process already drives it. `ready` is called when this
     process has taken over the sweep. `moment` is called with the name of each step, for tests."""
     wake = woken_by(signal.SIGTERM)  # before the status tells anyone whom to signal
@@ -65,26 +66,23 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Step = lambda 
         here = load_settings()._replace(state_dir=folder.path.parents[1])
         specification = Specification.from_json(json.loads(folder.specification.read_bytes()), here)
         Driver(folder, specification, started, since, moment).drive(wake)
-    except OSError as error:
-        reason = f"the sweep's folder cannot be written: {error.strerror}; run `cloudtrain continue {folder.name}`"
-        folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
-    except CloudtrainError as error:
-        then = f"; {error.hint}" if error.hint else ""
-        reason = f"{error.message}{then}; `cloudtrain continue {folder.name}` continues the sweep"
-        folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
+    except (OSError, CloudtrainError) as error:
+        if isinstance(error, OSError):
+            reason = f"the sweep's folder cannot be written: {error.strerror}; run `cloudtrain continue {folder.name}`"
+        else:
+            then = f"; {error.hint}" if error.hint else ""
+            reason = f"{error.message}{then}; `cloudtrain continue {folder.name}` continues the sweep"
+        metrics = (folder.read_status() or {}).get("metrics") or {}
+        folder.write_status(RunState.FAILED, reason, started=started, metrics=metrics)
     finally:
         lock.release()
-
-
-def _metrics_left(folder: SweepFolder) -> dict[str, Any]:
-    return (folder.read_status() or {}).get("metrics") or {}
 
 
 class Driver:
     """Starts, watches and stops the trials of one sweep."""
 
     def __init__(
-        self, folder: SweepFolder, specification: Specification, started: float, since: float, moment: Step
+        self, folder: DrivenFolder, specification: Specification, started: float, since: float, moment: Step
     ) -> None:
         self._folder = folder
         self._specification = specification
@@ -107,11 +105,7 @@ class Driver:
 
     def drive(self, wake: int) -> None:
         """Start and watch trials until every trial has ended. A byte from the file descriptor `wake` ends a pause
-        between two checks of the trials.
-
-        Raises:
-            OSError: the journal cannot be written.
-        """
+        between two checks of the trials."""
         pause = _FIRST_PAUSE
         while True:
             happened = self._step()
@@ -137,7 +131,7 @@ class Driver:
             self._moment("before asked")
             self._journal.write("asked", trial=number, values=values)
             self._moment("asked")
-            happened |= self._submit(study.trials[number])
+            self._submit(study.trials[number])
             happened = True
         if happened:
             self._write_status(RunState.RUNNING, None)
@@ -283,11 +277,8 @@ class Driver:
 
     def _remember(self, name: str, status: RunStatus) -> None:
         """Record the state of a run in the store, so that lists of runs need not query its target."""
-        try:
-            with open_store(self._state_dir) as store:
-                store.record(name, status)
-        except CloudtrainError:
-            return  # readers of the state ask the target
+        with suppress(CloudtrainError), open_store(self._state_dir) as store:  # readers of the state ask the target
+            store.record(name, status)
 
     def _say(self, text: str) -> None:
         if self._said != text:
@@ -310,19 +301,18 @@ class Driver:
         trials = self._journal.study.ended
         failed = [trial for trial in trials if trial.state in (RunState.FAILED, RunState.LOST)]
         state, reason = RunState.SUCCEEDED, None
+        hopeless = self._hopeless()
         if self._folder.stop.exists():
             state, reason = RunState.STOPPED, f"stopped after {len(trials)} trials"
-        elif (hopeless := self._hopeless()) is not None:
+        elif hopeless is not None:
             state, reason = RunState.FAILED, hopeless
-        elif self._sweep.objective is None and failed:
-            state = RunState.FAILED
-            reason = f"{len(failed)} of {len(trials)} trials failed; trial {failed[0].number}: {failed[0].reason}"
         elif self._sweep.objective is not None and best_of(trials, self._sweep.objective) is None:
             why = f": {failed[0].reason}" if failed else ""
             state, reason = RunState.FAILED, f"no trial has a value of `{self._sweep.objective.metric}`{why}"
         elif failed:
+            state = RunState.FAILED if self._sweep.objective is None else RunState.SUCCEEDED
             reason = f"{len(failed)} of {len(trials)} trials failed; trial {failed[0].number}: {failed[0].reason}"
-        if state is not RunState.STOPPED and self._hopeless() is None and (late := self._late()) is not None:
+        if state is not RunState.STOPPED and hopeless is None and (late := self._late()) is not None:
             reason = late if reason is None else f"{reason}; {late}"
         self._moment("before end")
         self._keep_best(trials)

@@ -1,4 +1,4 @@
-"""Compiles a sweep to a plan, as `lifecycle.planning` does for a job.
+"""Compiles a sweep to a plan, as `lifecycle.prepare` does for a job.
 
 The plan of a sweep is the request to the target's own tuner, or the specification for cloudtrain's driver. Its findings
 are those of the first trial, because every trial runs the same code on the same machines.
@@ -34,16 +34,18 @@ if TYPE_CHECKING:
 _SHOWN = 3
 """Number of trials that a plan shows."""
 
+_SAME = ("target", "run", "cost", "max cost")
+"""Rows of a trial's summary that the sweep's own summary replaces."""
+
 
 def prepare_sweep(
     sweep: Sweep, where: Where, *, ignore: Sequence[str] = (), place_of: PlaceOf | None = None
 ) -> ReadySweep:
-    """Prepare a sweep for compiling, together with the job of its first trial.
-
-    Raises:
-        JobError: the sweep, or the job of its first trial, cannot run on the target.
-    """
-    _refuse_too_many(sweep, place_of)
+    """Prepare a sweep for compiling, together with the job of its first trial."""
+    if sweep.strategy == "grid" and sweep.trial_count > MAX_TRIALS:
+        message = f"the grid has {sweep.space.grid_words} combinations, but a sweep has at most {MAX_TRIALS:,} trials"
+        problem = Problem(("search",), message, "list fewer values, or add `trials: 100`", code="CT060")
+        raise _refused([problem], place_of)
     written = anchored(sweep.job.from_folder(sweep.folder), where.here.cwd)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
     in_job: PlaceOf | None = None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
@@ -86,14 +88,6 @@ def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int
     return ("job", *path)
 
 
-def _refuse_too_many(sweep: Sweep, place_of: PlaceOf | None) -> None:
-    if sweep.strategy == "grid" and sweep.trial_count > MAX_TRIALS:
-        message = f"the grid has {sweep.space.grid_words} combinations, but a sweep has at most {MAX_TRIALS:,} trials"
-        raise _refused(
-            [Problem(("search",), message, "list fewer values, or add `trials: 100`", code="CT060")], place_of
-        )
-
-
 def _refused(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
     """Return an error with the problems, located in the sweep's file."""
     return JobError([replace(item, file=place_of(item.path)) if place_of is not None else item for item in problems])
@@ -125,11 +119,7 @@ class ReadySweep:
     @cached_property
     def _tuner(self) -> tuple[Plan | None, str]:
         """The plan for the target's own tuner, or None if cloudtrain's driver runs the sweep; and the reason for this
-        choice.
-
-        Raises:
-            JobError: the sweep has `driver: service`, and the target's tuner cannot run the sweep.
-        """
+        choice."""
         sweep, target = self.sweep, self.where.target
         if sweep.driver == "cloudtrain":
             return None, "the sweep has `driver: cloudtrain`"
@@ -146,12 +136,8 @@ class ReadySweep:
             if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
                 raise _refused(error.problems, self.place_of) from None
             return None, error.problems[0].message
-        why = (
-            "the sweep has `driver: service`"
-            if sweep.driver == "service"
-            else "it supports everything that the sweep uses"
-        )
-        return plan, why
+        is_chosen = sweep.driver == "service"
+        return plan, "the sweep has `driver: service`" if is_chosen else "it supports everything that the sweep uses"
 
     @property
     def is_driven(self) -> bool:
@@ -175,16 +161,19 @@ class ReadySweep:
             request=specification.to_json(),
             uploads=trials[1].uploads,
             processes=trials[1].processes,
-            summary=tuple(_of_a_trial(trials[1])),
+            summary=tuple(row for row in trials[1].summary if row[0] not in _SAME),
             place=trials[1].place,
-            notes=tuple(_trial_note(self.sweep, NAMELESS_SWEEP, number, values[number]) for number in numbers),
+            notes=tuple(self._trial_note(number, values[number]) for number in numbers),
         )
+
+    def _trial_note(self, number: int, values: dict[str, Any]) -> str:
+        text = " ".join(f"{key}={value_text(value)}" for key, value in values.items())
+        return f"trial {number} of {self.sweep.trial_count} will be `{trial_name(NAMELESS_SWEEP, number)}`: {text}"
 
     @cached_property
     def key(self) -> str:
         """The submission key. Two submissions with equal keys are the same sweep."""
-        kind = SWEEP if self.is_driven else TUNER
-        return kind + submission_key(self.draft)
+        return (SWEEP if self.is_driven else TUNER) + submission_key(self.draft)
 
     @property
     def can_check(self) -> bool:
@@ -208,11 +197,8 @@ class ReadySweep:
         return tuple(label for label in self.first.labels if label.key not in self.sweep.search)
 
     def plan(self, counter: int, salt: str) -> Plan:
-        """Return the plan of the sweep's run number `counter`, with the findings of checks that need only this machine.
-
-        Raises:
-            JobError: the sweep can cost more than `max_cost`, or a package is missing.
-        """
+        """Return the plan of the sweep's run number `counter`, with the findings of checks that need only this
+        machine."""
         first = self.first.plan(1, salt)
         name = run_name(self.sweep.name, self.key, self.where.here.submitter, salt, counter)
         plan = self.draft.renamed(name)
@@ -274,27 +260,9 @@ def _summary(sweep: Sweep, plan: Plan, driver: str, cost: float | None) -> list[
     limit = f", none started after {format_duration(sweep.max_runtime)}" if sweep.max_runtime is not None else ""
     count = f"{sweep.trial_count:,}, {min(sweep.parallel, sweep.trial_count)} at a time{limit}"
     rows = [("target", plan.target), ("driver", driver), ("strategy", sweep.strategy), ("objective", goal)]
-    rows += [("trials", count), ("search", _space_text(sweep))]
+    rows += [("trials", count), ("search", "\n".join(f"{name}: {item}" for name, item in sweep.space.ranges.items()))]
     if cost != 0.0:
         budget = f", and `max_cost` is ${sweep.max_cost:,.2f}" if sweep.max_cost is not None else ""
         text = "not known" if cost is None else f"up to ${cost:,.2f} for all trials at list prices"
         rows.append(("cost", text + budget))
     return rows
-
-
-def _space_text(sweep: Sweep) -> str:
-    return "\n".join(f"{name}: {item}" for name, item in sweep.space.ranges.items())
-
-
-_SAME = ("target", "run", "cost", "max cost")
-"""Rows of a trial's summary that the sweep's own summary replaces."""
-
-
-def _of_a_trial(first: Plan) -> list[tuple[str, str]]:
-    return [(label, text) for label, text in first.summary if label not in _SAME]
-
-
-def _trial_note(sweep: Sweep, name: str, number: int, values: dict[str, Any]) -> str:
-
-    text = " ".join(f"{key}={value_text(value)}" for key, value in values.items())
-    return f"trial {number} of {sweep.trial_count} will be `{trial_name(name, number)}`: {text}"

@@ -21,11 +21,11 @@ from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import SWEEP, ListedRun, RunRef, RunState, RunStatus, Trial, best_of, service_name
 from cloudtrain.targets.contract import Tuner
 from cloudtrain.targets.registry import target_of
-from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from cloudtrain.lifecycle.records import JobRecord
     from cloudtrain.targets.contract import ByteProgress
 
 
@@ -54,8 +54,7 @@ class SweepRun(Run):
     @property
     def continues(self) -> str | None:
         """For a sweep of a service's tuner, the name of the earlier run that it continues, if any; otherwise None."""
-        with read_store(self._settings.state_dir) as store:
-            kept = None if store is None else store.kept(self.name)
+        kept = self._kept()
         return None if kept is None else kept.rerun_of
 
     def trials(self) -> list[Trial]:
@@ -74,9 +73,7 @@ class SweepRun(Run):
     def cost(self, status: RunStatus | None = None, trials: Sequence[Trial] | None = None) -> SweepCost | None:
         """Return the sweep's cost so far and its maximum further cost, at list prices; None if the target is free or a
         price is not known. If `status` or `trials` are not given, they are read from the target."""
-        status = status or self.status()
-        trials = self.trials() if trials is None else trials
-        return cost_of_sweep(self.ref, self._settings, status, trials, is_driven=self.is_driven)
+        return self._cost(status or self.status(), self.trials() if trials is None else trials)
 
     def trial(self, number: int) -> Run:
         """Return the run of one trial.
@@ -84,20 +81,16 @@ class SweepRun(Run):
         Raises:
             RunNotFound: the trial does not exist, or has not been submitted yet.
         """
-        found = next((trial for trial in self.trials() if trial.number == number), None)
-        if found is None or not found.run:
+        trial = next((trial for trial in self.trials() if trial.number == number), None)
+        if trial is None or not trial.run:
             hint = f"`cloudtrain trials {self.name}` lists the trials"
             raise RunNotFound(f"`{self.name}` has no trial {number}", hint=hint, code="CT992")
         with read_store(self._settings.state_dir) as store:
-            row = None if store is None else store.get(found.run)
+            row = None if store is None else store.get(trial.run)
         if row is not None:
             return Run(row, self._settings)
-
-        listed = ListedRun(
-            RunRef(self.target, self.ref.place, found.run),
-            RunStatus(found.state, found.reason, found.started, found.ended),
-        )
-        return Run.attached(listed, self._settings)
+        status = RunStatus(trial.state, trial.reason, trial.started, trial.ended)
+        return Run.attached(ListedRun(RunRef(self.target, self.ref.place, trial.run), status), self._settings)
 
     def resume(self, trials: int = 0, *, on_run: Callable[[SweepRun], None] | None = None) -> SweepRun:
         """Continue a sweep that has ended, or whose driver has died, with `trials` additional trials.
@@ -132,14 +125,11 @@ class SweepRun(Run):
         return SweepRun.of_submitted(submit(sending, here), here)
 
     def _keep_budget(self, more: int, hint: str) -> None:
-        with read_store(self._settings.state_dir) as store:
-            kept = None if store is None else store.kept(self.name)
+        kept = self._kept()
         budget = None if kept is None else kept.job.get("max_cost")
         if kept is None or budget is None or not more or None in kept.trial:
             return
-
-        seen = self.status(), self.trials()
-        cost = cost_of_sweep(self.ref, self._settings, *seen, is_driven=self.is_driven, more=more)
+        cost = self._cost(self.status(), self.trials(), more)
         if cost is not None and cost.left is not None and cost.spent + cost.left > budget:
             most = cost.spent + cost.left
             message = f"with {more} more trials the sweep can cost ${most:,.2f}, and `max_cost` is ${budget:,.2f}"
@@ -204,9 +194,7 @@ class SweepRun(Run):
 
     def remove(self) -> None:
         """Remove a sweep that has ended, and its trials, from the run store. Also remove their folders on this machine.
-
-        Raises the same errors as `Run.remove`.
-        """
+        Raises the same errors as `Run.remove`."""
         if not self.state.is_final:
             super().remove()  # which refuses
         with read_store(self._settings.state_dir) as store:
@@ -232,6 +220,46 @@ class SweepRun(Run):
     def _service(self) -> Tuner:
         return cast("Tuner", find_service(service_name(self._key, self.target), self._settings))
 
+    def _kept(self) -> JobRecord | None:
+        with read_store(self._settings.state_dir) as store:
+            return None if store is None else store.kept(self.name)
+
+    def _cost(self, status: RunStatus, trials: Sequence[Trial], more: int = 0) -> SweepCost | None:
+        """Return the cost of the sweep, including `more` additional trials; None if the target is free or a price is
+        not known."""
+        if not target_of(self.target).facts.is_paid:
+            return None
+        kept = self._kept()
+        hourly, longest = (None, None) if kept is None else kept.trial
+        parts = list(self._parts() if self.is_driven else _tuned(trials, hourly))
+        spent = [part.spent for part in parts if part.spent is not None]
+        if hourly is None or len(spent) < len(parts):
+            return None
+        if longest is None:
+            return SweepCost(sum(spent), 0.0 if status.state.is_final and all(part.is_over for part in parts) else None)
+        each = over(hourly, longest)
+        total, started = int(status.metrics.get("trials", len(trials))), sum(bool(trial.run) for trial in trials)
+        rest = max(0, total - started) if not status.state.is_final or (more and self.is_driven) else 0
+        left = (rest + more) * each
+        left += sum(max(0.0, each - (part.spent or 0.0)) for part in parts if not part.is_over)
+        return SweepCost(sum(spent), left)
+
+    def _parts(self) -> Iterator[_Part]:
+        """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun` has replaced. The
+        target is asked for the billed cost of running trials."""
+        from cloudtrain.lifecycle.costs import cost_of
+
+        with read_store(self._settings.state_dir) as store:
+            rows = [] if store is None else store.of_sweep(trials_key(self.name))
+            money = {} if store is None else store.money()
+        for trial in (Run(row, self._settings) for row in rows if row.stage in ("accepted", "reported")):
+            status = trial.last_status
+            if not status.state.is_final:
+                with suppress(CloudtrainError):  # use the last known status
+                    status = trial.status()
+            cost = cost_of(trial, status, money.get(trial.name), None, time.time())
+            yield _Part(cost.billed if cost.billed is not None else cost.estimated, status.state.is_final)
+
 
 def sweep_of(run: Run) -> SweepRun:
     """Return `run` as a `SweepRun`.
@@ -243,9 +271,6 @@ def sweep_of(run: Run) -> SweepRun:
         hint = "`cloudtrain ps` lists the runs; a sweep's file says `kind: sweep`"
         raise UsageError(f"`{run.name}` is not a sweep", hint=hint, code="CT991")
     return run
-
-
-# The cost of a sweep so far, and its maximum further cost, at list prices.
 
 
 class SweepCost(NamedTuple):
@@ -265,55 +290,6 @@ class _Part(NamedTuple):
 
     spent: float | None
     is_over: bool
-
-
-def cost_of_sweep(
-    ref: RunRef,
-    settings: Settings,
-    status: RunStatus,
-    trials: Sequence[Trial],
-    *,
-    is_driven: bool,
-    more: int = 0,
-) -> SweepCost | None:
-    """Return the cost of a sweep, including `more` additional trials; None if the target is free or a price is not
-    known.
-
-    If cloudtrain drives the sweep (`is_driven`), the status of running trials is queried to get their billed cost.
-    """
-    if not target_of(ref.target).facts.is_paid:
-        return None
-    with read_store(settings.state_dir) as store:
-        kept = None if store is None else store.kept(ref.name)
-    hourly, longest = (None, None) if kept is None else kept.trial
-    parts = list(_driven(ref.name, settings) if is_driven else _tuned(trials, hourly))
-    spent = [part.spent for part in parts if part.spent is not None]
-    if hourly is None or len(spent) < len(parts):
-        return None
-    if longest is None:
-        return SweepCost(sum(spent), 0.0 if status.state.is_final and all(part.is_over for part in parts) else None)
-    each = over(hourly, longest)
-    total, started = int(status.metrics.get("trials", len(trials))), sum(bool(trial.run) for trial in trials)
-    rest = max(0, total - started) if not status.state.is_final or (more and is_driven) else 0
-    left = (rest + more) * each
-    left += sum(max(0.0, each - (part.spent or 0.0)) for part in parts if not part.is_over)
-    return SweepCost(sum(spent), left)
-
-
-def _driven(name: str, settings: Settings) -> Iterator[_Part]:
-    """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun` has replaced."""
-    from cloudtrain.lifecycle.costs import cost_of
-
-    with read_store(settings.state_dir) as store:
-        rows = [] if store is None else store.of_sweep(trials_key(name))
-        money = {} if store is None else store.money()
-    for trial in (Run(row, settings) for row in rows if row.stage in ("accepted", "reported")):
-        status = trial.last_status
-        if not status.state.is_final:
-            with suppress(CloudtrainError):  # use the last known status
-                status = trial.status()
-        cost = cost_of(trial, status, money.get(trial.name), None, time.time())
-        yield _Part(cost.billed if cost.billed is not None else cost.estimated, status.state.is_final)
 
 
 def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:

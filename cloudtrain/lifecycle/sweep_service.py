@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.job.data import Checkpoint, Output
 from cloudtrain.job.sweep import MAX_TRIALS, Objective, Sweep
-from cloudtrain.lifecycle.driven import FOLLOW_EVERY, GLANCE, DrivenService, SweepFolder
+from cloudtrain.lifecycle.driven import FOLLOW_EVERY, GLANCE, DrivenFolder, DrivenService
 from cloudtrain.lifecycle.study import Journal, lines_of, needs_optuna, propose, read_events, read_study, require_optuna
 from cloudtrain.plans.plan import Plan, Upload, canonical_json
 from cloudtrain.plans.states import TRIAL, LogLine, RunRef, RunState, RunStatus, Trial, best_of
@@ -26,10 +26,8 @@ from cloudtrain.targets.settings import Settings
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.prepare import Ready
 
-# The prefixes of keys in the store that distinguish sweeps and their trials from other runs.
-#
-# The key of a run is a hash of its submission. With a prefix on the key, the store needs no column for the kind of
-# run.
+# The key of a run in the store is a hash of its submission. Prefixes of keys distinguish sweeps and their trials from
+# other runs, so the store needs no column for the kind of run.
 
 
 def trials_key(sweep: str) -> str:
@@ -48,16 +46,11 @@ def trial_name(sweep: str, number: int, counter: int = 1) -> str:
     return f"{sweep}-t{number:03d}" + (f"-{counter}" if counter > 1 else "")
 
 
-# The input of cloudtrain's driver: the request of a sweep's plan, written once into the sweep's folder and never
-# changed.
-#
-# It holds everything that the plan of a trial depends on. So each trial runs as the sweep's plan shows, even if the
-# user's files change meanwhile.
-
-
 @dataclass(frozen=True)
 class Specification:
-    """A sweep under its run name, with everything that the plans of its trials need.
+    """A sweep under its run name, with everything that the plans of its trials need: the input of cloudtrain's driver,
+    written once into the sweep's folder and never changed. So each trial runs as the sweep's plan shows, even if the
+    user's files change meanwhile.
 
     Attributes:
         first: the job of the first trial. The other trials differ from it in their hyperparameters and locations.
@@ -72,7 +65,7 @@ class Specification:
         """Return the specification from the JSON data that `to_json` has returned, with or without `first.beside`."""
         from cloudtrain.lifecycle.prepare import Ready
 
-        sweep = _sweep_of(data["sweep"])
+        sweep = Sweep(**data["sweep"])
         return cls(data["name"], sweep, Ready.from_json(sweep.job, data, here))
 
     def to_json(self) -> dict[str, Any]:
@@ -93,25 +86,14 @@ class Specification:
         return replace(self.first, work=job, written=job)
 
     def trial_plan(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
-        """Return the plan of one trial.
-
-        Raises:
-            JobError: the target does not support these values.
-        """
         return self.trial(number, values, counter).compile_as(trial_name(self.name, number, counter))
 
     def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
         """Return a copy of the checkpoint or output `place`, stored in the subfolder `name` of the storage path that
         the job gives. If the job gives no storage path, return `place` unchanged: the path then depends on the run."""
         target = self.first.where.target.name
-        given = place.of(target)
-        return place if given is None else place.model_copy(update={target: f"{given.rstrip('/')}/{name}"})
-
-
-def _sweep_of(data: Mapping[str, Any]) -> Sweep:
-    """Return the sweep as it was planned. The checks for job files are skipped, because a planned job may contain
-    values that are not allowed in a job file, such as the storage path of an earlier run's output."""
-    return Sweep(**data)
+        path = place.of(target)
+        return place if path is None else place.model_copy(update={target: f"{path.rstrip('/')}/{name}"})
 
 
 _LEAVING = 30.0
@@ -122,9 +104,9 @@ _MORE = "submit another sweep with more values"
 
 
 class SweepService(DrivenService, Tuner):
-    """The service for the sweeps that this machine drives. Trials are runs on their target, and their files are
-    downloaded from the target."""
+    """The service for the sweeps that this machine drives. Trials are runs on their target, which has their files."""
 
+    kind = "sweep"
     driver = "cloudtrain.lifecycle.sweep_driver"
     what = "sweep"
 
@@ -145,12 +127,7 @@ class SweepService(DrivenService, Tuner):
         return canonical_json({name: data.get(name) for name in plan.request}) == plan.request_json
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Store the code in the sweep's folder, and upload the code to the target for the trials. Return False if the
-        target already has the code.
-
-        Raises:
-            TargetError: the folder cannot be written, or the target cannot be reached.
-        """
+        """Store the code in the sweep's folder, and upload the code to the target for the trials."""
         self.keep_code(plan, bundle)
         assert self._specification is not None, "only a service that submits uploads"
         specification = replace(self._specification, name=plan.run_name)
@@ -201,19 +178,12 @@ class SweepService(DrivenService, Tuner):
 
     def stop(self, ref: RunRef) -> None:
         folder = self._known(ref)
-        found = folder.read_status() or {}
-        if not RunState(found["state"]).is_final:
+        if not RunState(self._read_status(ref)["state"]).is_final:
             self.ask_to_stop(folder)
 
     def resume(self, ref: RunRef, more: int = 0, *, again: bool = False) -> None:
         """Start the driver of a sweep again, with `more` additional trials, or with `again` to repeat the trials that
-        failed.
-
-        Raises:
-            UsageError: the sweep is still running, or has no trials left to run.
-            MissingExtra: Optuna is not installed, and one of the trials needs it.
-            TargetError: the folder cannot be written, or the driver cannot start.
-        """
+        failed."""
         folder = self._known(ref)
         # Held until the driver is there, because two commands at once would both add their trials.
         try:
@@ -226,8 +196,7 @@ class SweepService(DrivenService, Tuner):
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _extend(self, folder: SweepFolder, ref: RunRef, more: int, *, again: bool) -> None:
-
+    def _extend(self, folder: DrivenFolder, ref: RunRef, more: int, *, again: bool) -> None:
         sweep, has_ended = self.sweep(ref), self.status(ref).state.is_final
         lock = _taken(folder.lock, ref.name, patience=_LEAVING if has_ended else GLANCE)
         try:
@@ -271,14 +240,11 @@ class SweepService(DrivenService, Tuner):
         return self.sweep(ref).objective
 
     def sweep(self, ref: RunRef) -> Sweep:
-        """Return the sweep as it was submitted.
-
-        Raises:
-            TargetError: the sweep's specification cannot be read.
-        """
+        """Return the sweep as it was submitted. The checks for job files are skipped, because a planned job may contain
+        values that are not allowed in a job file, such as the storage path of an earlier run's output."""
         folder = self._known(ref)
         try:
-            return _sweep_of(json.loads(folder.specification.read_bytes())["sweep"])
+            return Sweep(**json.loads(folder.specification.read_bytes())["sweep"])
         except (OSError, ValueError, KeyError) as error:
             hint = f"the remaining files of the sweep are in `{folder.path}`"
             raise TargetError(f"the sweep's specification cannot be read: {error}", hint=hint, code="CT994") from error
@@ -289,38 +255,27 @@ class SweepService(DrivenService, Tuner):
         return unpacked(self._known(ref).archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Download the files of the best trial.
-
-        Raises:
-            UsageError: no trial has a value yet.
-        """
+        """Download the files of the best trial."""
         best = best_of(self.trials(ref), self.sweep(ref).objective)
         if best is None:
             hint = f"name the run of a trial: `cloudtrain trials {ref.name}` lists the runs"
             raise UsageError(f"`{ref.name}` has no best trial yet", hint=hint, code="CT992")
         return service_of(ref.target, self).download(RunRef(ref.target, ref.place, best.run), path, destination)
 
-    def folder(self, name: str) -> SweepFolder:
-        return SweepFolder(self.state_dir, name)
-
-    def _known(self, ref: RunRef) -> SweepFolder:
+    def _known(self, ref: RunRef) -> DrivenFolder:
         self._read_status(ref)
         return self.folder(ref.name)
 
     def _read_status(self, ref: RunRef) -> dict[str, Any]:
-        """Return the status in the sweep's folder."""
-        found = self.folder(ref.name).read_status()
-        if found is None:
+        status = self.folder(ref.name).read_status()
+        if status is None:
             raise RunNotFound(f"there is no sweep `{ref.name}` on this machine", hint="`cloudtrain ps` lists the runs")
-        return found
+        return status
 
 
 def _taken(path: Path, name: str, *, patience: float = 0.0) -> ProcessLock:
-    """Take the lock file `path` of the sweep `name`.
-
-    Raises:
-        UsageError: another process holds the lock for longer than `patience` seconds, so the sweep is still running.
-    """
+    """Take the lock file `path` of the sweep `name`. If another process holds it for longer than `patience` seconds,
+    the sweep is still running."""
     lock = ProcessLock.take(path, patience=patience)
     if lock is None:
         raise UsageError(f"`{name}` is still running", hint=f"wait for it: `cloudtrain wait {name}`", code="CT993")

@@ -21,27 +21,10 @@ from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.registry import service_of
 
-# The input of a watcher: the plan to send later, and the runs to wait for.
-#
-# chain.json     the order, as it was submitted
-# code.tar.gz    the code, in case the target loses it before the run is sent
-# sending/       the watcher's own run store, through which it submits the run to the target
-
-
-class ChainFolder(DrivenFolder):
-    """The folder of one waiting run: `chains/NAME` in the state folder."""
-
-    kind = "chain"
-
-    @property
-    def sending(self) -> Path:
-        """The folder of the watcher's own run store. If the folder exists, the run may already have been sent."""
-        return self.path / "sending"
-
 
 @dataclass(frozen=True)
 class Order:
-    """A request that is sent once the runs in `after` have succeeded."""
+    """The input of a watcher: a request that is sent once the runs in `after` have succeeded."""
 
     plan: Plan
     bundle: str
@@ -63,7 +46,7 @@ class Order:
         return json.dumps({"plan": {**plan, "uploads": uploads}, "after": list(map(str, self.after)), **rest})
 
     @classmethod
-    def read(cls, folder: ChainFolder) -> Order:
+    def read(cls, folder: DrivenFolder) -> Order:
         """Return the order that `to_json` wrote to the folder."""
         data = json.loads(folder.specification.read_bytes())
         uploads = tuple(Upload(**item) for item in data["plan"].pop("uploads"))
@@ -71,13 +54,11 @@ class Order:
         return cls(plan=plan, after=after, **data)
 
 
-# The runs that wait on this machine, as a `Service`. Once a run is sent, its target takes over.
-
-
 class ChainService(DrivenService):
-    """The service for waiting runs, each with a folder and a watcher. For a submission, `after` lists the runs to wait
-    for, and `key` is the job's submission key."""
+    """The service for waiting runs, each with a folder and a watcher. Once a run is sent, its target takes over. For a
+    submission, `after` lists the runs to wait for, and `key` is the job's submission key."""
 
+    kind = "chain"
     driver = "cloudtrain.lifecycle.watcher"
     what = "waiting run"
 
@@ -96,19 +77,11 @@ class ChainService(DrivenService):
         self._submitter = submitter
         self._bundle = ""
 
-    def folder(self, name: str) -> ChainFolder:
-        return ChainFolder(self.state_dir, name)
-
     def content(self, plan: Plan) -> str:
         return Order(plan, self._bundle, self._key, self._submitter, self._after).to_json()
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload code and data to the target, and keep a copy of the code in the run's folder. Return False if the
-        target already has the code.
-
-        Raises:
-            TargetError: the run's folder cannot be written, or the target cannot be reached.
-        """
+        """Upload code and data to the target, and keep a copy of the code in the run's folder."""
         self._bundle = bundle.sha256
         self.keep_code(plan, bundle)
         return self._target(plan.ref).upload(plan, bundle, on_bytes=on_bytes)
@@ -121,11 +94,9 @@ class ChainService(DrivenService):
         return super().submit(plan)
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the run is waiting on this machine, or exists on its target."""
         return super().has(ref) or self._target(ref).has(ref)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Remove the order to start a run. Return False if a watcher has already taken over the run or sent it."""
         return super().withdraw(ref) and not self._target(ref).has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
@@ -185,11 +156,7 @@ class ChainService(DrivenService):
             self._target(ref).stop(ref)
 
     def resume(self, ref: RunRef) -> None:
-        """Start the watcher of a run again.
-
-        Raises:
-            UsageError: the run is not waiting, or its watcher is alive.
-        """
+        """Start the watcher of a run again."""
         waiting = self.waiting(ref)
         if waiting is None or waiting.state is not RunState.LOST:
             state = self.status(ref).state

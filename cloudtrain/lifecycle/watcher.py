@@ -15,11 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetError, TargetUnreachable
-from cloudtrain.lifecycle.driven import GLANCE, Archive, Step, detach, sleep_until_woken, woken_by
+from cloudtrain.lifecycle.driven import GLANCE, Archive, DrivenFolder, Step, detach, sleep_until_woken, woken_by
 from cloudtrain.lifecycle.once import Watch, recover, send_once
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.submit import after_wait
-from cloudtrain.lifecycle.waiting import ChainFolder, ChainService, Order
+from cloudtrain.lifecycle.waiting import ChainService, Order
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.system.files import remove_folder
 from cloudtrain.system.processes import ProcessLock
@@ -51,10 +51,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Watch the run NAME until it is sent. `arguments` are `STATE_DIR NAME DESCRIPTOR`: when the watch has begun, this
     process reports it on the file descriptor DESCRIPTOR."""
     state_dir, name, ready = detach(arguments)
-    watch(ChainFolder(state_dir, name), ready)
+    watch(DrivenFolder(state_dir, ChainService.kind, name), ready)
 
 
-def watch(folder: ChainFolder, ready: Callable[[], None], moment: Step = lambda _: None) -> None:
+def watch(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda _: None) -> None:
     """Wait for the runs that the run in `folder` waits for, then send its request. Do nothing if another process
     already watches it. `ready` is called when the watch has begun, and `moment` at each step with the name of the
     step."""
@@ -79,7 +79,7 @@ def watch(folder: ChainFolder, ready: Callable[[], None], moment: Step = lambda 
 class Watcher:
     """Waits for the runs in one order, and then sends the order's request."""
 
-    def __init__(self, folder: ChainFolder, moment: Step) -> None:
+    def __init__(self, folder: DrivenFolder, moment: Step) -> None:
         self.order = Order.read(folder)
         self._folder = folder
         self._moment = moment
@@ -91,12 +91,7 @@ class Watcher:
         self._pause = watch_interval()
 
     def watch(self) -> None:
-        """Wait for the other runs, send the request, and record in the run store that the run was sent.
-
-        Raises:
-            _Ended: the run ends without being sent.
-            TargetError: the target refused the run.
-        """
+        """Wait for the other runs, send the request, and record in the run store that the run was sent."""
         while not self._folder.sending.exists() and self._waits():
             self._sleep()
         self._moment("awaited")
@@ -127,11 +122,7 @@ class Watcher:
 
     def _waits(self) -> bool:
         """Return whether any of the awaited runs is unfinished. An awaited run that itself waits counts as unfinished,
-        even if its watcher has died.
-
-        Raises:
-            _Ended: an awaited run did not succeed, or this run was stopped.
-        """
+        even if its watcher has died."""
         self._end_if_stopped()
         for ref in self.order.after:
             try:
@@ -150,12 +141,7 @@ class Watcher:
 
     def _is_sent(self) -> bool:
         """Send the request if it was not sent before. Return False if the target could not be reached, so that the
-        caller tries again.
-
-        Raises:
-            _Ended: the run was stopped before anything was sent.
-            TargetError: the target refused the run.
-        """
+        caller tries again."""
         order = self.order
         watch = Watch(on_run=lambda _: self._moment("accepted"))
         sending = after_wait(order, self._target, Archive(self._folder.archive, order.bundle), watch=watch)

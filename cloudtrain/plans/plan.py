@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -165,8 +166,29 @@ class CompileContext(NamedTuple):
     """Runs on this machine that must succeed before this run starts, because it reads their output."""
 
 
+class Printable(ABC):
+    """A value that terminals and notebooks show as its document."""
+
+    @abstractmethod
+    def document(self) -> Document:
+        """Return the value as a document."""
+
+    def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
+        """Return the value as text. Command lines are wrapped to `width` columns; data and paths are never cut. The
+        middle lines of a very long request are replaced by the number of omitted lines."""
+        return to_text(self.document(), width=width, color=color)
+
+    def _repr_html_(self) -> str:
+        from cloudtrain.plans.html import to_html
+
+        return to_html(self.document())
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.to_text(), "text/html": self._repr_html_()}
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(Printable):
     """The data that a submit sends: exactly the body in `request`, and the files in `uploads`.
 
     Attributes:
@@ -289,22 +311,9 @@ class Plan:
             blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*request_blocks(self.request)]))
         return hide(Document(blocks), self.hidden)
 
-    def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
-        """Return the plan as text. Command lines are wrapped to `width` columns; data and paths are never cut. The
-        middle lines of a very long request are replaced by the number of omitted lines."""
-        return to_text(self.document(), width=width, color=color)
-
     def to_html(self) -> str:
         """Return the whole plan as one self-contained `<div>`."""
-        from cloudtrain.plans.html import to_html
-
-        return to_html(self.document())
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/plain": self.to_text(), "text/html": self.to_html()}
+        return self._repr_html_()
 
     def __rich__(self) -> RichDocument:
         return RichDocument(self.document())

@@ -20,7 +20,7 @@ import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.errors import MissingExtra, RunNotFound, UsageError
 from cloudtrain.lifecycle import study
-from cloudtrain.lifecycle.driven import SweepFolder, sleep_until_woken
+from cloudtrain.lifecycle.driven import DrivenFolder, sleep_until_woken
 from cloudtrain.lifecycle.schema import read_store
 from cloudtrain.lifecycle.sweep_run import SweepRun, sweep_of
 from cloudtrain.lifecycle.sweep_service import SweepService
@@ -39,13 +39,13 @@ import json, os, signal, sys
 from pathlib import Path
 import cloudtrain.lifecycle.record, cloudtrain.targets.local.service  # once for all drivers
 from cloudtrain.lifecycle.sweep_driver import drive
-from cloudtrain.lifecycle.driven import SweepFolder
+from cloudtrain.lifecycle.driven import DrivenFolder
 for line in sys.stdin:
     name, point = json.loads(line)
     pid = os.fork()
     if pid == 0:
         moment = lambda here: os.kill(os.getpid(), signal.SIGKILL) if here == point else None
-        drive(SweepFolder(Path(sys.argv[1]), name), lambda: None, moment)
+        drive(DrivenFolder(Path(sys.argv[1]), "sweep", name), lambda: None, moment)
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
@@ -101,7 +101,7 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
         assert nursery.stdout is not None
         to_it, from_it = nursery.stdin, nursery.stdout
 
-        def start(_: SweepService, folder: SweepFolder) -> None:
+        def start(_: SweepService, folder: DrivenFolder) -> None:
             to_it.write(json.dumps([folder.name, next(points)]) + "\n")
             deaths.append(int(from_it.readline()))
 
@@ -284,7 +284,7 @@ def test_max_runtime_says_which_trials_are_left_and_begins_again(
 ) -> None:
     """A sweep that ran out of time says so, and `continue` starts the trials that are left."""
 
-    def start(_: SweepService, folder: SweepFolder) -> None:
+    def start(_: SweepService, folder: DrivenFolder) -> None:
         command = [sys.executable, "-c", NURSERY, str(state_dir)]
         subprocess.run(command, input=json.dumps([folder.name, "told"]) + "\n", text=True, check=True)
 
@@ -292,7 +292,7 @@ def test_max_runtime_says_which_trials_are_left_and_begins_again(
         patch.setattr(SweepService, "_start", start)
         run = submitted(make_sweep(trials=2, max_runtime="1h"))
     long_ago = time.time() - 7200
-    SweepFolder(state_dir, run.name).write_status(ct.RunState.RUNNING, None, started=long_ago, since=long_ago)
+    DrivenFolder(state_dir, "sweep", run.name).write_status(ct.RunState.RUNNING, None, started=long_ago, since=long_ago)
     run.resume()
     status = run.wait(DEADLINE)
     assert (status.state, len(run.trials())) == (ct.RunState.SUCCEEDED, 1)
@@ -337,7 +337,7 @@ def test_a_signal_ends_one_sleep_only() -> None:
 def test_a_sweep_that_is_being_continued_is_not_lost(make_sweep: MakeSweep, state_dir: Path) -> None:
     """Its driver is starting, and another command looks. A stop signals nobody then; the driver finds the file."""
     run = ended(make_sweep(trials=2))
-    folder = SweepFolder(state_dir, run.name)
+    folder = DrivenFolder(state_dir, "sweep", run.name)
     turn = ProcessLock.take(folder.turn, patience=DEADLINE)
     assert turn is not None
     folder.write_status(ct.RunState.PENDING, None, started=1.0, pid=0)
@@ -361,7 +361,7 @@ def test_stop_ends_the_trials_of_a_driver_that_was_killed(
     for line in run.logs(follow=True):
         if line.text.startswith("trial 2 started"):
             break
-    folder = SweepFolder(state_dir, run.name)
+    folder = DrivenFolder(state_dir, "sweep", run.name)
     os.kill((folder.read_status() or {})["pid"], signal.SIGKILL)
     while run.status().state is not ct.RunState.LOST:
         time.sleep(0.05)
@@ -377,7 +377,7 @@ def test_stop_ends_the_trials_of_a_driver_that_was_killed(
 def test_two_that_continue_at_once_do_not_both_add_trials(make_sweep: MakeSweep, state_dir: Path) -> None:
     """The second is told that the sweep goes on, although no driver has taken over yet."""
     run = ended(make_sweep(trials=2))
-    turn = ProcessLock.take(SweepFolder(state_dir, run.name).turn)
+    turn = ProcessLock.take(DrivenFolder(state_dir, "sweep", run.name).turn)
     assert turn is not None
     with pytest.raises(UsageError, match="is still running"):
         run.resume(2)
@@ -389,7 +389,7 @@ def test_two_that_continue_at_once_do_not_both_add_trials(make_sweep: MakeSweep,
 def test_a_sweep_goes_on_although_its_driver_is_still_leaving(make_sweep: MakeSweep, state_dir: Path) -> None:
     """A driver notes the end in the store after it has written the end, and has its lock until then."""
     run = ended(make_sweep(trials=2))
-    leaving = ProcessLock.take(SweepFolder(state_dir, run.name).lock, patience=DEADLINE)
+    leaving = ProcessLock.take(DrivenFolder(state_dir, "sweep", run.name).lock, patience=DEADLINE)
     assert leaving is not None
     release = threading.Timer(1.0, leaving.release)
     release.start()
@@ -442,7 +442,7 @@ def test_a_look_at_a_thousand_trials_asks_for_none_of_them(
     """What is shown of them is in the journal: one read of it for each command."""
     reads = list[Path]()
 
-    def start(_: SweepService, folder: SweepFolder) -> None:
+    def start(_: SweepService, folder: DrivenFolder) -> None:
         lines = [{"event": "asked", "trial": number, "values": {"rate": number}} for number in range(1, 1001)]
         (folder.path / study.FILE_NAME).write_text("".join(json.dumps({"at": 0.0, **line}) + "\n" for line in lines))
         folder.write_status(ct.RunState.SUCCEEDED, None, started=0.0, metrics={"trials": 1000})
@@ -472,7 +472,7 @@ def test_values_of_trials_cannot_steer_a_terminal(
     """As a table, as CSV, where no cell is a formula, and as JSON, which keeps them."""
     evil = "a\x1b[2J\x9b1m\r\u202eb\nerror: forged"
 
-    def start(_: SweepService, folder: SweepFolder) -> None:
+    def start(_: SweepService, folder: DrivenFolder) -> None:
         line = {"at": 0.0, "event": "asked", "trial": 1, "values": {f"n\u202e{evil[0]}": evil, "sum": "=1+1"}}
         (folder.path / study.FILE_NAME).write_text(json.dumps(line) + "\n")
         folder.write_status(ct.RunState.SUCCEEDED, evil, started=0.0, metrics={"trials": 1})
@@ -520,14 +520,14 @@ import sys
 from pathlib import Path
 from cloudtrain.lifecycle import study
 from cloudtrain.lifecycle.sweep_driver import drive
-from cloudtrain.lifecycle.driven import SweepFolder
+from cloudtrain.lifecycle.driven import DrivenFolder
 write = study.Journal.write
 def full(self, event, **fields):
     if event == "asked" and fields["trial"] == 2:
         raise OSError(28, "No space left on device")
     write(self, event, **fields)
 study.Journal.write = full
-drive(SweepFolder(Path(sys.argv[1]), sys.argv[2]), lambda: None)
+drive(DrivenFolder(Path(sys.argv[1]), "sweep", sys.argv[2]), lambda: None)
 """
 
 
@@ -537,7 +537,7 @@ def test_a_full_disk_ends_a_sweep_with_a_sentence(
     """And it goes on when there is room again."""
     with monkeypatch.context() as patched:
 
-        def start(_: SweepService, folder: SweepFolder) -> None:
+        def start(_: SweepService, folder: DrivenFolder) -> None:
             subprocess.run([sys.executable, "-c", FULL, str(state_dir), folder.name], check=True)
 
         patched.setattr(SweepService, "_start", start)
@@ -556,9 +556,9 @@ import sys
 from pathlib import Path
 sys.modules["optuna"] = None
 from cloudtrain.lifecycle import study as strategies, sweep_driver as driver
-from cloudtrain.lifecycle.driven import SweepFolder
+from cloudtrain.lifecycle.driven import DrivenFolder
 strategies.DRAWN_FIRST, strategies._LEAST = 1, 1
-driver.drive(SweepFolder(Path(sys.argv[1]), sys.argv[2]), lambda: None)
+driver.drive(DrivenFolder(Path(sys.argv[1]), "sweep", sys.argv[2]), lambda: None)
 """
 
 
@@ -567,7 +567,7 @@ def test_a_driver_that_fails_says_what_to_type(
 ) -> None:
     """What its error advises, and how to go on afterwards."""
 
-    def start(_: SweepService, folder: SweepFolder) -> None:
+    def start(_: SweepService, folder: DrivenFolder) -> None:
         subprocess.run([sys.executable, "-c", WITHOUT_OPTUNA, str(state_dir), folder.name], check=True)
 
     monkeypatch.setattr(SweepService, "_start", start)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.driven import SweepFolder
+from cloudtrain.lifecycle.driven import DrivenFolder
 from cloudtrain.lifecycle.study import propose
 from cloudtrain.lifecycle.sweep_driver import drive
 from cloudtrain.lifecycle.sweep_plan import prepare_sweep
@@ -77,7 +77,7 @@ def drive_elsewhere(name: str, state_dir: Path) -> None:
     child = os.fork()
     if child == 0:
         os.chdir("/")
-        drive(SweepFolder(state_dir, name), lambda: None)
+        drive(DrivenFolder(state_dir, "sweep", name), lambda: None)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -131,7 +131,7 @@ def test_a_sweep_of_an_earlier_version_is_read(
     target = load_settings().target("local")
     request = ct.plan(sweep, target).request
     run = submit_without_driver(sweep, target, tmp_path / "sent", monkeypatch)
-    folder = SweepFolder(state_dir, run)
+    folder = DrivenFolder(state_dir, "sweep", run)
     data = json.loads(folder.specification.read_bytes())
     assert data.pop("cwd") == str(Path.cwd())
     assert data.pop("requirements")

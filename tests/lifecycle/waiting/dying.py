@@ -14,8 +14,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from cloudtrain.lifecycle.driven import DrivenFolder
 from cloudtrain.lifecycle.store import Store
-from cloudtrain.lifecycle.waiting import ChainFolder
 from cloudtrain.lifecycle.watcher import watch
 from cloudtrain.targets.registry import target_of
 
@@ -53,5 +53,5 @@ if __name__ == "__main__":
     for owner, names in owners:
         for method in names:
             setattr(owner, method, around(getattr(owner, method)))
-    watch(ChainFolder(state_dir, name), lambda: None, point)
+    watch(DrivenFolder(state_dir, "chain", name), lambda: None, point)
     print(len(_STEPS))

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
+from cloudtrain.lifecycle.driven import DrivenFolder
 from cloudtrain.lifecycle.schema import read_store
-from cloudtrain.lifecycle.waiting import ChainFolder, ChainService
+from cloudtrain.lifecycle.waiting import ChainService
 from cloudtrain.plans.states import RunState
 from tests.lifecycle.submission.kill_points import kill_points
 from tests.lifecycle.waiting import dying
@@ -30,7 +31,7 @@ def watched(cloud: Cloud, run: ct.Run, state_dir: Path, point: int) -> subproces
 def waiting(cloud: Cloud, first: ct.Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> ct.Run:
     """A run whose watcher died as soon as it had taken over, while the other run ended."""
 
-    def start(_: ChainService, folder: ChainFolder) -> None:
+    def start(_: ChainService, folder: DrivenFolder) -> None:
         folder.write_status(RunState.QUEUED, f"waits for {first.name}", started=time.time())
 
     monkeypatch.setattr(ChainService, "_start", start)
@@ -52,7 +53,7 @@ def test_a_killed_watcher_sends_one_job(
     assert cloud.names == [first.name, run.name]
     assert type(ct.run(run.name)) is ct.Run
     assert not ct.run(run.name).status().state.is_final
-    assert not ChainFolder(state_dir, run.name).sending.exists()
+    assert not DrivenFolder(state_dir, "chain", run.name).sending.exists()
     with read_store(state_dir) as store:
         assert store is not None
         assert store.unfinished() == []
@@ -72,7 +73,7 @@ def test_a_stop_after_a_kill_sends_nothing_new(
     """Where nothing had left yet, nothing leaves any more."""
     run = waiting(cloud, first, source, monkeypatch)
     assert watched(cloud, run, state_dir, 6).returncode == -signal.SIGKILL
-    ChainFolder(state_dir, run.name).stop.touch()
+    DrivenFolder(state_dir, "chain", run.name).stop.touch()
     assert watched(cloud, run, state_dir, 0).returncode == 0
     assert run.status().reason == "stopped while it was waiting, so nothing was sent"
     assert cloud.names == [first.name]
