@@ -217,35 +217,28 @@ def scan(
     Raises:
         JobError: the folder does not exist, or contains something that a bundle cannot hold; every problem is listed.
     """
+
+    def read() -> Tree:
+        _check_folder(source_dir)
+        root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
+        result = walk(root, declared, beside=beside, alone=alone)
+        _check_ceiling(result, ceiling)
+        added = {path: Path(os.path.realpath(file)) for path, file in {**runtime_files(), **(extra or {})}.items()}
+        _check_names(result, extra or {})
+        links = _link_entries(root, result)
+        entries = [*_file_entries(result, added), *links]
+        if result.problems:
+            raise JobError(result.problems)
+        entries.sort(key=lambda entry: os.fsencode(entry.path))
+        size = sum(entry.size for entry in entries)
+        identity = Bundle(content_hash(entries), size, len(entries))
+        included = {file.path: file.place for file in result.files if file.path.split("/", 1)[0] in result.included}
+        return Tree(Path(root), tuple(entries), tuple(sorted(result.ignored)), identity, added, included)
+
     try:
-        return read_until_settled(lambda: _scan(source_dir, extra or {}, declared, beside, alone, ceiling))
+        return read_until_settled(read)
     except Moved as moved:
         raise _always_moved(moved.path) from None
-
-
-def _scan(
-    source_dir: Path,
-    extra: Mapping[str, Path],
-    declared: Mapping[str, str] | None,
-    beside: Mapping[str, str] | None,
-    alone: bool,
-    ceiling: int,
-) -> Tree:
-    _check_folder(source_dir)
-    root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
-    result = walk(root, declared, beside=beside, alone=alone)
-    _check_ceiling(result, ceiling)
-    added = {path: Path(os.path.realpath(file)) for path, file in {**runtime_files(), **extra}.items()}
-    _check_names(result, extra)
-    links = _link_entries(root, result)
-    entries = [*_file_entries(result, added), *links]
-    if result.problems:
-        raise JobError(result.problems)
-    entries.sort(key=lambda entry: os.fsencode(entry.path))
-    size = sum(entry.size for entry in entries)
-    identity = Bundle(content_hash(entries), size, len(entries))
-    included = {file.path: file.place for file in result.files if file.path.split("/", 1)[0] in result.included}
-    return Tree(Path(root), tuple(entries), tuple(sorted(result.ignored)), identity, added, included)
 
 
 def runtime_files() -> dict[str, Path]:

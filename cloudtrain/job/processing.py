@@ -47,13 +47,8 @@ def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
 def _place_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     path = data.get("path")
     if isinstance(path, str) and not path.startswith("/opt/ml/processing/"):
-        hint = "it begins with `/opt/ml/processing/`"
-        yield Problem(
-            ("path",),
-            f"{describe_value(path)} is not a folder that a processing container shares with S3",
-            hint,
-            code="CT032",
-        )
+        message = f"{describe_value(path)} is not a folder that a processing container shares with S3"
+        yield Problem(("path",), message, "it begins with `/opt/ml/processing/`", code="CT032")
 
 
 def _processing_input_rules(data: Mapping[str, object]) -> Iterator[Problem]:

@@ -331,10 +331,8 @@ def _sweep_rules(sweep: Mapping[str, object]) -> Iterator[Problem]:
         hint = "add `objective: {maximize: accuracy}`, or use `strategy: grid`, which runs every combination"
         yield Problem(("objective",), f"`{strategy}` needs an objective", hint, code="CT011")
     if sweep.get("stop_early") is not None and sweep.get("objective") is None:
-        hint = "add `objective: {maximize: accuracy}`"
-        yield Problem(
-            ("stop_early",), "`stop_early` compares objectives, but the sweep has no objective", hint, code="CT018"
-        )
+        message = "`stop_early` compares objectives, but the sweep has no objective"
+        yield Problem(("stop_early",), message, "add `objective: {maximize: accuracy}`", code="CT018")
     if sweep.get("stop_early") is not None and strategy == "hyperband":
         message = "hyperband stops trials itself, so `stop_early` contradicts it"
         yield Problem(("stop_early",), message, "remove one of them", code="CT018")
@@ -342,20 +340,14 @@ def _sweep_rules(sweep: Mapping[str, object]) -> Iterator[Problem]:
         message = "hyperband needs the maximum number of reports of a trial"
         yield Problem(("hyperband",), message, "add for example `hyperband: {min: 1, max: 27}`", code="CT011")
     if strategy != "hyperband" and sweep.get("hyperband") is not None:
-        hint = "write `strategy: hyperband`, or remove it"
-        yield Problem(
-            ("hyperband",),
-            f"`hyperband` applies only to `strategy: hyperband`, and this is `{strategy}`",
-            hint,
-            code="CT018",
-        )
+        message = f"`hyperband` applies only to `strategy: hyperband`, and this is `{strategy}`"
+        yield Problem(("hyperband",), message, "write `strategy: hyperband`, or remove it", code="CT018")
     job = sweep.get("job")
     command = job.get("command") if isinstance(job, Mapping) else getattr(job, "command", None)
     if command is not None:
+        message = "a sweep sets hyperparameters, which a `command` does not get"
         hint = "write an `entry_point`, which gets each value as `--name value`"
-        yield Problem(
-            ("job", "command"), "a sweep sets hyperparameters, which a `command` does not get", hint, code="CT018"
-        )
+        yield Problem(("job", "command"), message, hint, code="CT018")
 
 
 def _not_in_a_grid(search: Mapping[str, object]) -> Iterator[Problem]:

@@ -50,11 +50,9 @@ def nested_parameter(subject: Subject) -> Iterator[Fault]:
     for name, value in subject.reading.parameters.items():
         inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
         if any(isinstance(item, Mapping | list) for item in inner):
-            yield Fault(
-                f"`{name}` is nested and would reach the script as Python text",
-                f"write it to a file in the source folder, and give `{name}` the file's name",
-                ("hyperparameters", name),
-            )
+            message = f"`{name}` is nested and would reach the script as Python text"
+            hint = f"write it to a file in the source folder, and give `{name}` the file's name"
+            yield Fault(message, hint, ("hyperparameters", name))
 
 
 @rule("CT203", Level.ERROR)
@@ -142,19 +140,15 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
             continue
         pipelined = pipelined or uses_pipelining(source)
         for name, first in too_new(source, version):
-            yield Fault(
-                f"`{entry.path}` imports `{name}`, which needs PyTorch {first[0]}.{first[1]} or newer, not {here}",
-                f'set `environment.version` to "{first[0]}.{first[1]}" or newer',
-                ("environment", "version"),
-            )
+            message = f"`{entry.path}` imports `{name}`, which needs PyTorch {first[0]}.{first[1]} or newer, not {here}"
+            hint = f'set `environment.version` to "{first[0]}.{first[1]}" or newer'
+            yield Fault(message, hint, ("environment", "version"))
     schedule = str(subject.job.hyperparameters.get("schedule", ""))
     since = SCHEDULES.get(schedule, (0, 0))
     if pipelined and since > version:
-        yield Fault(
-            f"the schedule `{schedule}` needs PyTorch {since[0]}.{since[1]} or newer, not {here}",
-            f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or use the schedule `1f1b`',
-            ("hyperparameters", "schedule"),
-        )
+        message = f"the schedule `{schedule}` needs PyTorch {since[0]}.{since[1]} or newer, not {here}"
+        hint = f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or use the schedule `1f1b`'
+        yield Fault(message, hint, ("hyperparameters", "schedule"))
 
 
 @rule("CT209", Level.WARNING)
@@ -202,11 +196,9 @@ def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
     """
     key, value = TOY
     if subject.target.facts.is_paid and subject.job.tags.get(key) == value:
-        yield Fault(
-            "this job is a demonstration of a few seconds, but the machine costs money",
-            "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job",
-            ("tags", key),
-        )
+        message = "this job is a demonstration of a few seconds, but the machine costs money"
+        hint = "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job"
+        yield Fault(message, hint, ("tags", key))
 
 
 @rule("CT401", Level.WARNING)
@@ -217,11 +209,9 @@ def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
     beginning, and you pay for the same hours twice.
     """
     if subject.reading.spot is not None and subject.reading.checkpoint is None:
-        yield Fault(
-            "the job runs on spot capacity and has no checkpoint, so an interruption loses everything",
-            "add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`",
-            ("spot",),
-        )
+        message = "the job runs on spot capacity and has no checkpoint, so an interruption loses everything"
+        hint = "add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`"
+        yield Fault(message, hint, ("spot",))
 
 
 @rule("CT402", Level.ERROR)
@@ -269,11 +259,8 @@ def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
             yield Fault(message, f"remove `{key}` from `{section}`", (section, key))
             return
         kind = "tensorflow" if subject.job.environment.framework == "tensorflow" else "torch"
-        yield Fault(
-            message,
-            f"add `distribution: {{type: {kind}}}`, or ignore this for independent work with `--ignore CT501`",
-            ("distribution",),
-        )
+        hint = f"add `distribution: {{type: {kind}}}`, or ignore this for independent work with `--ignore CT501`"
+        yield Fault(message, hint, ("distribution",))
 
 
 @rule("CT502", Level.WARNING)
@@ -289,11 +276,9 @@ def idle_gpus(subject: Subject) -> Iterator[Fault]:
     processes = 1 if distribution.type == "none" else getattr(distribution, "processes_per_instance", None)
     if gpus > 1 and processes is not None and processes < gpus:
         path = ("distribution", "processes_per_instance") if processes > 1 else ("distribution",)
-        yield Fault(
-            f"{processes} process{'es' if processes > 1 else ''} on an instance with {gpus} GPUs",
-            f"use `distribution: {{type: torch, processes_per_instance: {gpus}}}`, or an instance with fewer GPUs",
-            path,
-        )
+        message = f"{processes} process{'es' if processes > 1 else ''} on an instance with {gpus} GPUs"
+        hint = f"use `distribution: {{type: torch, processes_per_instance: {gpus}}}`, or an instance with fewer GPUs"
+        yield Fault(message, hint, path)
 
 
 @rule("CT503", Level.ERROR)
@@ -305,11 +290,9 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     gpus = subject.reading.resources.gpus_per_instance
     processes = getattr(subject.reading.distribution, "processes_per_instance", None)
     if gpus and processes and processes > gpus:
-        yield Fault(
-            f"{processes} processes on an instance with {gpus} GPU{'s' if gpus > 1 else ''}",
-            f"set `distribution.processes_per_instance` to {gpus}, or leave it out",
-            ("distribution", "processes_per_instance"),
-        )
+        message = f"{processes} processes on an instance with {gpus} GPU{'s' if gpus > 1 else ''}"
+        hint = f"set `distribution.processes_per_instance` to {gpus}, or leave it out"
+        yield Fault(message, hint, ("distribution", "processes_per_instance"))
 
 
 @rule("CT504", Level.ERROR)
@@ -325,11 +308,9 @@ def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
         and distribution.strategy == "parameter_server"
         and distribution.workers == 1
     ):
-        yield Fault(
-            "the only worker is the chief, which does not train itself",
-            "set `distribution.workers` to 2 or more",
-            ("distribution", "workers"),
-        )
+        message = "the only worker is the chief, which does not train itself"
+        hint = "set `distribution.workers` to 2 or more"
+        yield Fault(message, hint, ("distribution", "workers"))
 
 
 # Rules about earlier runs whose output a job reads. Before a submit, cloudtrain asks the target for their states.
@@ -390,8 +371,6 @@ def shard_of_one(subject: Subject) -> Iterator[Fault]:
         return
     for name, item in job.inputs.items():
         if item.shard:
-            yield Fault(
-                f"input `{name}` is sharded over a single instance, which gets all of the data",
-                "set `resources.instance_count` to 2 or more",
-                ("inputs", name, "shard"),
-            )
+            message = f"input `{name}` is sharded over a single instance, which gets all of the data"
+            hint = "set `resources.instance_count` to 2 or more"
+            yield Fault(message, hint, ("inputs", name, "shard"))
