@@ -324,8 +324,8 @@ class SageMakerReading(Reading):
         if not self.request or not isinstance(written, Mapping):
             return self.job.hyperparameters
         own = {name: text for name, text in written.items() if not name.startswith(RESERVED_PREFIXES)}
-        given = decode_hyperparameters({name: str(text) for name, text in own.items() if text is not None})
-        return merged(self.job.hyperparameters, {**own, **given})
+        values = decode_hyperparameters({name: str(text) for name, text in own.items() if text is not None})
+        return merged(self.job.hyperparameters, {**own, **values})
 
     @cached_property
     def resources(self) -> Resources:
@@ -401,8 +401,8 @@ class SageMakerReading(Reading):
         if kind == "type":
             field = "instance_type" if self.job.resources.instance_type else "gpu"
             return self.override_of(*config, "InstanceType") or ("resources", field)
-        written = "InstanceGroups" if kind == "groups" else "InstancePreferences"
-        if path := self.override_of(*config, written):
+        key = "InstanceGroups" if kind == "groups" else "InstancePreferences"
+        if path := self.override_of(*config, key):
             return (*path, index, "InstanceType")
         if kind == "groups":
             return ("resources", "instance_groups", index, "instance_type")
@@ -469,12 +469,12 @@ def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
     Entries without a name or a number are skipped, because SM110 reports them.
     """
     groups, preferences = rows_at(config, "InstanceGroups"), rows_at(config, "InstancePreferences")
-    found = []
+    members = []
     for row in groups or preferences or [config]:
         name, count = row.get("InstanceType"), row.get("InstanceCount", config.get("InstanceCount", 1))
         if isinstance(name, str) and isinstance(count, int):
-            found.append(machine_group(name, count, account, str(row.get("InstanceGroupName") or DEFAULT_GROUP)))
-    return Machines(tuple(found), "groups" if groups else "preferences" if preferences else "type")
+            members.append(machine_group(name, count, account, str(row.get("InstanceGroupName") or DEFAULT_GROUP)))
+    return Machines(tuple(members), "groups" if groups else "preferences" if preferences else "type")
 
 
 def machine_group(instance_type: str, count: int, account: SageMakerAccount, name: str = DEFAULT_GROUP) -> MachineGroup:

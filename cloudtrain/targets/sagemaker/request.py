@@ -102,11 +102,11 @@ def _everyone(request: Request) -> _Everyone:
 @lru_cache(maxsize=1)
 def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
     """Return the hosts and groups of a job. `groups` holds the name, instance type and count of each group."""
-    found, first = [], 0
+    members, first = [], 0
     for group, instance_type, count in groups:
-        found += [Host(first + number, group, instance_type) for number in range(count)]
+        members += [Host(first + number, group, instance_type) for number in range(count)]
         first += count
-    everyone = sorted(found, key=lambda host: host.name)
+    everyone = sorted(members, key=lambda host: host.name)
     described = [
         {
             "instance_group_name": group,

@@ -275,9 +275,9 @@ _CREDENTIALS = (
 
 
 def _region(profile: str | None, environ: Mapping[str, str]) -> str | None:
-    given = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    if given:
-        return given
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    if region:
+        return region
     name = profile or environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
     sections = (_section(file, name) for file in _files(environ))
     return next((section["region"] for section in sections if section.get("region")), None)
@@ -286,8 +286,8 @@ def _region(profile: str | None, environ: Mapping[str, str]) -> str | None:
 def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
     """Return the paths of the AWS configuration file and of the AWS credentials file."""
     home = expand_home(environ.get("HOME") or "~") / ".aws"
-    given = environ.get("AWS_CONFIG_FILE"), environ.get("AWS_SHARED_CREDENTIALS_FILE")
-    config, credentials = (expand_home(path) if path else None for path in given)
+    places = environ.get("AWS_CONFIG_FILE"), environ.get("AWS_SHARED_CREDENTIALS_FILE")
+    config, credentials = (expand_home(path) if path else None for path in places)
     return config or home / "config", credentials or home / "credentials"
 
 

@@ -50,13 +50,13 @@ _OF_RULES = {
 def monitoring_settings(request: JsonMapping, output: str | None) -> JsonObject:
     """Return the settings; None for each setting with its default value. `output` is the S3 folder of the outputs."""
     profiler, hook = request.get("ProfilerConfig") or {}, request.get("DebugHookConfig")
-    found: JsonObject = {
+    settings: JsonObject = {
         "profiler_rules": [_rule(row) for row in request.get("ProfilerRuleConfigurations") or ()] or None,
         "debug_rules": [_rule(row) for row in request.get("DebugRuleConfigurations") or ()] or None,
     }
     if profiler.get("DisableProfiler") is False:
         place = profiler.get("S3OutputPath")
-        found |= {
+        settings |= {
             "profiler": True,
             "profiler_output": place if place != output else None,
             "profiler_interval": profiler.get("ProfilingIntervalInMilliseconds"),
@@ -65,7 +65,7 @@ def monitoring_settings(request: JsonMapping, output: str | None) -> JsonObject:
     if hook is not None:
         place = hook.get("S3OutputPath")
         rows = hook.get("CollectionConfigurations") or ()
-        found |= {
+        settings |= {
             "debugger": True,
             "debugger_output": place if place != output else None,
             "debugger_path": hook.get("LocalPath"),
@@ -75,7 +75,7 @@ def monitoring_settings(request: JsonMapping, output: str | None) -> JsonObject:
             }
             or None,
         }
-    return found
+    return settings
 
 
 def _rule(row: JsonMapping) -> JsonObject:
@@ -267,10 +267,10 @@ def _common(original: Original) -> Draft:
 
 
 def _resources(config: JsonMapping) -> JsonObject:
-    found: JsonObject = {}
+    resources: JsonObject = {}
     groups, preferences = config.get("InstanceGroups"), config.get("InstancePreferences")
     if groups:
-        found["instance_groups"] = [
+        resources["instance_groups"] = [
             {
                 "name": row.get("InstanceGroupName", ""),
                 "instance_type": row.get("InstanceType", ""),
@@ -282,15 +282,15 @@ def _resources(config: JsonMapping) -> JsonObject:
         counts = [row.get("InstanceCount", config.get("InstanceCount", 1)) for row in preferences]
         alike = len(set(counts)) == 1
         if alike:
-            found["instance_count"] = counts[0]
-        found["instance_preferences"] = [
+            resources["instance_count"] = counts[0]
+        resources["instance_preferences"] = [
             _preference(row, None if alike else count) for row, count in zip(preferences, counts, strict=True)
         ]
     else:
-        found["instance_count"] = config.get("InstanceCount", 1)
-        found["instance_type"] = {"sagemaker": config.get("InstanceType", "")}
+        resources["instance_count"] = config.get("InstanceCount", 1)
+        resources["instance_type"] = {"sagemaker": config.get("InstanceType", "")}
     volume = config.get("VolumeSizeInGB", DEFAULT_VOLUME_GIB)
-    return found | ({"volume_size": f"{volume}g"} if volume != DEFAULT_VOLUME_GIB else {})
+    return resources | ({"volume_size": f"{volume}g"} if volume != DEFAULT_VOLUME_GIB else {})
 
 
 def _preference(row: JsonMapping, count: int | None) -> Any:
@@ -345,27 +345,27 @@ def _file_system(source: JsonMapping) -> JsonObject:
 
 
 def _s3(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonObject:
-    found: JsonObject = {"sagemaker": source.get("S3Uri", "")}
+    item: JsonObject = {"sagemaker": source.get("S3Uri", "")}
     mode = channel.get("InputMode", job_mode)
     if mode in _INPUT_MODES:
-        found["mode"] = _INPUT_MODES[mode]
+        item["mode"] = _INPUT_MODES[mode]
     if source.get("S3DataDistributionType") == "ShardedByS3Key":
-        found["shard"] = True
+        item["shard"] = True
     if source.get("S3DataType") in _DATA_TYPES:
-        found["data_type"] = _DATA_TYPES[source["S3DataType"]]
+        item["data_type"] = _DATA_TYPES[source["S3DataType"]]
     if channel.get("ContentType") is not None:
-        found["content_type"] = channel["ContentType"]
+        item["content_type"] = channel["ContentType"]
     if channel.get("CompressionType") == "Gzip":
-        found["compression"] = "gzip"
+        item["compression"] = "gzip"
     if channel.get("RecordWrapperType") == "RecordIO":
-        found["record_wrapper"] = "recordio"
+        item["record_wrapper"] = "recordio"
     seed = _mapping(channel.get("ShuffleConfig")).get("Seed")
     if seed is not None:
-        found["shuffle_seed"] = seed
+        item["shuffle_seed"] = seed
     for theirs, ours in (("AttributeNames", "attribute_names"), ("InstanceGroupNames", "instance_groups")):
         if source.get(theirs):
-            found[ours] = list(source[theirs])
-    return found
+            item[ours] = list(source[theirs])
+    return item
 
 
 def _settings(original: Original) -> JsonObject:
@@ -377,7 +377,7 @@ def _settings(original: Original) -> JsonObject:
     checkpoint = str(_mapping(request.get("CheckpointConfig")).get("LocalPath", CHECKPOINT_DIR))
     usual = checkpoint == CHECKPOINT_DIR or not re.fullmatch(CHECKPOINT_PATH, checkpoint)
     mode = _mapping(request.get("AlgorithmSpecification")).get("TrainingInputMode", "File")
-    found = {
+    settings = {
         "role": request.get("RoleArn"),
         "region": region_of(original),
         "output": output.get("S3OutputPath"),
@@ -408,7 +408,7 @@ def _settings(original: Original) -> JsonObject:
         "session_tags": _mapping(request.get("SessionChainingConfig")).get("EnableSessionTagChaining") or None,
         "input_mode": _INPUT_MODES.get(mode) if mode != "File" else None,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def region_of(original: Original) -> str | None:

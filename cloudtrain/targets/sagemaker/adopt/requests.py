@@ -33,14 +33,14 @@ def flat(request: JsonMapping) -> JsonObject:
     The fields of the search are added in a canonical form, so that equal searches compare equal.
     """
     definition = dict(request["TrainingJobDefinition"])
-    found = {
+    training = {
         "TrainingJobName": request.get("HyperParameterTuningJobName", "tuning"),
         "HyperParameters": definition.pop("StaticHyperParameters", {}),
         "ResourceConfig": definition.pop("HyperParameterTuningResourceConfig", definition.get("ResourceConfig")),
         **definition,
         **{name: request[name] for name in ("Tags", *OF_SEARCH) if request.get(name)},
     }
-    config = json.loads(json.dumps(found.get(OF_SEARCH[0], {})))
+    config = json.loads(json.dumps(training.get(OF_SEARCH[0], {})))
     ranges = config.get("ParameterRanges", {})
     config["ParameterRanges"] = {
         kind: sorted(rows, key=lambda row: str(row.get("Name"))) for kind, rows in sorted(ranges.items()) if rows
@@ -48,7 +48,7 @@ def flat(request: JsonMapping) -> JsonObject:
     if config.get("Strategy") == "Grid":  # which ends by itself
         config.get("ResourceLimits", {}).pop("MaxNumberOfTrainingJobs", None)
     config.setdefault("TrainingJobEarlyStoppingType", "Off")
-    return {name: value for name, value in found.items() if value is not None} | {OF_SEARCH[0]: config}
+    return {name: value for name, value in training.items() if value is not None} | {OF_SEARCH[0]: config}
 
 
 def sweep_fields(request: JsonMapping) -> JsonObject | None:
@@ -119,13 +119,13 @@ _HIDDEN = "HIDDEN_DUE_TO_SECURITY_REASONS"
 
 def originals_in(data: Any, folder: str | None) -> list[Original]:
     """Return the training jobs of a document from the folder `folder`; empty if the document is not from SageMaker."""
-    found = list(_originals(data, folder))
-    if not found and isinstance(data, Mapping):
+    originals = list(_originals(data, folder))
+    if not originals and isinstance(data, Mapping):
         other = next((title for key, title in _OTHERS.items() if key in data or _camel(key) in data), None)
         if other is not None:
             hint = "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to fill in by hand"
             raise UsageError(f"this file describes a SageMaker {other}, not a training job", hint=hint, code="CT981")
-    return found
+    return originals
 
 
 def _originals(data: Any, folder: str | None) -> Iterator[Original]:
@@ -172,11 +172,11 @@ def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:
     if members is None:
         return {key: _as_request(item, (*path, key)) for key, item in value.items()}
     names = {_camel(name): name for name in members} | {name.lower(): name for name in members}
-    found = {}
+    body = {}
     for key, item in value.items():
         name = names.get(key) or names.get(key.lower()) or key
-        found[name] = _as_request(item, (*path, name)) if name in members else item
-    return found
+        body[name] = _as_request(item, (*path, name)) if name in members else item
+    return body
 
 
 def _camel(name: str) -> str:
@@ -202,10 +202,10 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
         if fields is None:
             yield _original(request, f"a training job of the tuning job {name}", folder, lost=lost)
         else:
-            found = _original(flat(data), f"the tuning job {name}", folder)
+            original = _original(flat(data), f"the tuning job {name}", folder)
             region = _region_of(data.get("HyperParameterTuningJobArn"))
-            settings = {**found.settings, **({"region": region} if region else {})}
-            yield replace(found, settings=settings, search=Search(fields, lost))
+            settings = {**original.settings, **({"region": region} if region else {})}
+            yield replace(original, settings=settings, search=Search(fields, lost))
 
 
 _OF_TUNER = {"StaticHyperParameters", "HyperParameterRanges", "TuningObjective", "DefinitionName"}
@@ -228,9 +228,9 @@ def _original(
     config = request.get("ResourceConfig")
     if isinstance(config, Mapping):
         request["ResourceConfig"] = {key: value for key, value in config.items() if key not in _SELECTED}
-    given = request.get("HyperParameters")
-    if isinstance(given, Mapping):
-        request["HyperParameters"] = {key: value for key, value in given.items() if key not in _SET_BY_TUNER}
+    parameters = request.get("HyperParameters")
+    if isinstance(parameters, Mapping):
+        request["HyperParameters"] = {key: value for key, value in parameters.items() if key not in _SET_BY_TUNER}
     gone = dict(lost or {})
     for name in ("Environment", "HyperParameters"):
         hidden = request.get(name)
@@ -243,9 +243,9 @@ def _original(
             hint = "adopt the request as it was sent: the output of `aws sagemaker describe-training-job`"
             raise UsageError(wrong.message, hint=hint, code="CT981")
     region = _region_of(data.get("TrainingJobArn"))
-    found = {**(settings or {}), **({"region": region} if region else {})}
+    own_settings = {**(settings or {}), **({"region": region} if region else {})}
     return Original(
-        "sagemaker", request, str(request.get("TrainingJobName", "")), kind, found, folder=folder, lost=gone
+        "sagemaker", request, str(request.get("TrainingJobName", "")), kind, own_settings, folder=folder, lost=gone
     )
 
 

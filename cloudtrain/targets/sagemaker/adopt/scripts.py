@@ -154,13 +154,13 @@ class _Reader:
         return said(value, path, self.unknown)
 
     def _put(self, path: tuple[str, ...], value: Any) -> None:
-        found = self._known(".".join(path), value)
-        if found is None:
+        known = self._known(".".join(path), value)
+        if known is None:
             return
         holder = self.job
         for part in path[:-1]:
             holder = holder.setdefault(part, {})
-        holder[path[-1]] = found
+        holder[path[-1]] = known
 
     def _read_environment(self) -> None:
         framework = _FRAMEWORKS.get(self.kind)
@@ -176,18 +176,18 @@ class _Reader:
         if isinstance(python, str) and python.startswith("py3"):
             self._put(("environment", "python"), f"3.{python[3:]}")
 
-    def _read_distribution(self, given: Any) -> None:
-        if isinstance(given, StaticCall):
-            launcher = {"Torchrun": "torch", "MPI": "mpi"}.get(given.name.rpartition(".")[2])
-            count = given.keywords.get("process_count_per_node")
+    def _read_distribution(self, argument: Any) -> None:
+        if isinstance(argument, StaticCall):
+            launcher = {"Torchrun": "torch", "MPI": "mpi"}.get(argument.name.rpartition(".")[2])
+            count = argument.keywords.get("process_count_per_node")
             if launcher:
                 self._put(("distribution",), {"type": launcher} | ({"processes_per_instance": count} if count else {}))
                 return
-        known = self._known("distribution", given)
+        known = self._known("distribution", argument)
         if isinstance(known, dict):
-            found = dict(_distribution(known))
-            if found:
-                self.job["distribution"] = found
+            fields = dict(_distribution(known))
+            if fields:
+                self.job["distribution"] = fields
             elif known:
                 self.unknown["distribution"] = repr(known)
 
@@ -229,27 +229,27 @@ def _flat(keywords: JsonMapping) -> Iterator[tuple[str, Any]]:
             yield parts.get(inner, inner), one
 
 
-def _distribution(given: JsonMapping) -> Iterator[tuple[str, Any]]:
+def _distribution(argument: JsonMapping) -> Iterator[tuple[str, Any]]:
     """Yield the estimator argument `distribution` of SDK version 2 as fields of a job's distribution."""
 
     def on(key: str) -> JsonMapping:
-        value = given.get(key)
+        value = argument.get(key)
         return value if isinstance(value, dict) and value.get("enabled") is not False else {}
 
     library = on("smdistributed")
     mpi = on("mpi")
     if "modelparallel" in library:
         yield "type", "smp"
-        yield "version", 2 if "torch_distributed" in given else 1
+        yield "version", 2 if "torch_distributed" in argument else 1
         if library["modelparallel"].get("parameters"):
             yield "parameters", library["modelparallel"]["parameters"]
-    elif "dataparallel" in library or "pytorchddp" in given:
+    elif "dataparallel" in library or "pytorchddp" in argument:
         yield "type", "smddp"
-    elif "torch_distributed" in given:
+    elif "torch_distributed" in argument:
         yield "type", "torch"
-    elif "parameter_server" in given:
+    elif "parameter_server" in argument:
         yield from {"type": "tensorflow", "strategy": "parameter_server"}.items()
-    elif "multi_worker_mirrored_strategy" in given:
+    elif "multi_worker_mirrored_strategy" in argument:
         yield "type", "tensorflow"
     elif mpi:
         yield "type", "mpi"
@@ -283,26 +283,26 @@ class SageMakerAdopter:
         """The form omits the run's tag and replaces the location of the code with a fixed text. If the drivers of SDK
         version 3 start the original, one description of the program replaces the fields that start the program.
         """
-        found = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
+        form = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
         if original.search is None:
-            found = {name: value for name, value in found.items() if name not in OF_SEARCH}
+            form = {name: value for name, value in form.items() if name not in OF_SEARCH}
         renewed = [("TrainingJobName", "every run gets a name of its own; the original's stands in for it here")]
-        tags = [row for row in found.get("Tags", ()) if row.get("Key") != RUN_TAG]
-        found.pop("Tags", None)
-        found |= {"Tags": tags} if tags else {}
+        tags = [row for row in form.get("Tags", ()) if row.get("Key") != RUN_TAG]
+        form.pop("Tags", None)
+        form |= {"Tags": tags} if tags else {}
         if plan is not None:
             renewed.append((f"Tags.{RUN_TAG}", "the tag makes the run known to cloudtrain"))
-        variables = found.get("Environment", {})
-        place = found.get("CheckpointConfig", {}).get("LocalPath")
+        variables = form.get("Environment", {})
+        place = form.get("CheckpointConfig", {}).get("LocalPath")
         if plan is not None and place and variables.get(CHECKPOINT_VARIABLE) == place:
             del variables[CHECKPOINT_VARIABLE]
             renewed.append((f"Environment.{CHECKPOINT_VARIABLE}", "the runtime reads the place of checkpoints there"))
-        _drop_defaults(found)
+        _drop_defaults(form)
         if original.start is not None:
             start = original.start if plan is None else started_by_us(request, context.account.region)
-            found = with_start(found, start)
+            form = with_start(form, start)
             renewed += [(name, WHY_STARTED) for name in RENEWED_BY_START]
-        parameters = found.get("HyperParameters", {})
+        parameters = form.get("HyperParameters", {})
         if original.search is not None and parameters.pop(JOB_NAME, None):
             renewed.append(("HyperParameters.sagemaker_job_name", "it is the name of the run"))
         where = str(parameters.get(SUBMIT_DIRECTORY, "")).strip('"')
@@ -310,14 +310,14 @@ class SageMakerAdopter:
             parameters[SUBMIT_DIRECTORY] = _CODE
             renewed.append((f"HyperParameters.{SUBMIT_DIRECTORY}", _WHY_CODE))
         elif where:
-            for channel in found.get("InputDataConfig", ()):
+            for channel in form.get("InputDataConfig", ()):
                 source = channel.get("DataSource", {}).get("S3DataSource")
                 if channel.get("ChannelName") == "code" and source is not None:
                     source["S3Uri"] = _CODE
                     renewed.append(("InputDataConfig.code", _WHY_CODE))
-        for name in [name for name, value in found.items() if value in ({}, [], None)]:
-            del found[name]  # the service treats an empty field as missing
-        return Comparable(found, tuple(renewed))
+        for name in [name for name, value in form.items() if value in ({}, [], None)]:
+            del form[name]  # the service treats an empty field as missing
+        return Comparable(form, tuple(renewed))
 
     def overrides(self, ours: JsonMapping, theirs: JsonMapping) -> JsonObject:
         """None of the overrides removes the run's tag or code."""
@@ -347,9 +347,9 @@ class SageMakerAdopter:
             text = text.replace(ACCOUNT, owner)
             uploads = {place.replace(ACCOUNT, owner): content for place, content in uploads.items()}
         settings = {"region": record["region"]} if isinstance(record.get("region"), str) else {}
-        found = [with_code(item, uploads) for item in originals_in(json.loads(text), None)]
-        code = next((archive for _, archive in found if archive is not None), None)
-        return [replace(item, settings={**settings, **item.settings}) for item, _ in found], code
+        originals = [with_code(item, uploads) for item in originals_in(json.loads(text), None)]
+        code = next((archive for _, archive in originals if archive is not None), None)
+        return [replace(item, settings={**settings, **item.settings}) for item, _ in originals], code
 
     def reason(self, path: ValuePath) -> str:
         if "ParameterRanges" in path:

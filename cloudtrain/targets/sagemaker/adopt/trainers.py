@@ -136,8 +136,8 @@ def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> Js
 def _start(launcher: str, *, processes: int | None, **found: Any) -> JsonObject:
     """Return a started program as fields that can be compared, without empty ones."""
     several = launcher in ("torchrun", "mpirun")
-    given = {"launcher": launcher, "processes": (processes or _ON_EVERY_GPU) if several else None, **found}
-    return {name: value for name, value in given.items() if value not in (None, [], {})}
+    fields = {"launcher": launcher, "processes": (processes or _ON_EVERY_GPU) if several else None, **found}
+    return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
 def started_by_us(request: JsonMapping, region: str) -> JsonObject | None:
@@ -160,14 +160,14 @@ def started_by_us(request: JsonMapping, region: str) -> JsonObject | None:
 
 def with_start(request: JsonObject, start: JsonMapping | None) -> JsonObject:
     """Return the request without the fields that start the program; instead, one field describes this program."""
-    found = {name: value for name, value in request.items() if name != "HyperParameters"}
-    found["AlgorithmSpecification"] = {
+    comparable = {name: value for name, value in request.items() if name != "HyperParameters"}
+    comparable["AlgorithmSpecification"] = {
         name: value for name, value in request.get("AlgorithmSpecification", {}).items() if name not in _ENTRYPOINT
     }
-    found["InputDataConfig"] = [
+    comparable["InputDataConfig"] = [
         channel for channel in request.get("InputDataConfig", ()) if channel.get("ChannelName") not in (CODE, DRIVERS)
     ]
-    return found if start is None else found | {START: dict(start)}
+    return comparable if start is None else comparable | {START: dict(start)}
 
 
 def idle_instances(start: JsonMapping, request: JsonMapping) -> dict[str, str]:
@@ -202,7 +202,7 @@ def lost_in_code(code: bytes | None, start: JsonMapping) -> dict[str, str]:
     texts = [json.dumps(start).encode()]
     if code is not None:
         texts += [content for name, content in files_of(code) if name.endswith((".py", ".sh"))]
-    names = sorted({found.decode() for text in texts for found in _ONLY_THERE.findall(text)})
+    names = sorted({match.decode() for text in texts for match in _ONLY_THERE.findall(text)})
     if not names:
         return {}
     return {f"{START}.environment": f"the code uses what only version 3's drivers give it: {', '.join(names)}"}
@@ -210,14 +210,14 @@ def lost_in_code(code: bytes | None, start: JsonMapping) -> dict[str, str]:
 
 def draft_fields(start: JsonMapping) -> JsonObject:
     """Return the fields of a job that starts the program described by `start` (see `started_by_drivers`)."""
-    found: JsonObject = {name: start[name] for name in ("entry_point", "command") if name in start}
+    fields: JsonObject = {name: start[name] for name in ("entry_point", "command") if name in start}
     # a number such as 64 for `64`, if cloudtrain would pass the same text to the script
     own = {
         name.removeprefix("--"): value if text_of(value := parsed(text)) == text else text
         for name, text in start.get("arguments", {}).items()
     }
     if own:
-        found["hyperparameters"] = own
+        fields["hyperparameters"] = own
     distribution: JsonObject = {"torchrun": {"type": "torch"}, "mpirun": {"type": "mpi"}}.get(start["launcher"], {})
     if "smp" in start:
         distribution = {"type": "smp", "version": 2, "parameters": start["smp"]}
@@ -225,7 +225,7 @@ def draft_fields(start: JsonMapping) -> JsonObject:
         distribution["processes_per_instance"] = start["processes"]
     if start.get("mpi_options"):
         distribution["options"] = shlex.join(start["mpi_options"])
-    return found | ({"distribution": distribution} if distribution else {})
+    return fields | ({"distribution": distribution} if distribution else {})
 
 
 def place_of(request: JsonMapping, channel: str) -> str:
@@ -250,9 +250,9 @@ def _digest(text: bytes) -> str:
 
 
 def _refuse_unknown(files: Mapping[str, bytes]) -> None:
-    made = ("sm_train.sh", "sourcecode.json", "distributed.json")
+    files_of_job = ("sm_train.sh", "sourcecode.json", "distributed.json")
     for name, content in files.items():
-        if name in made or "__pycache__/" in name:
+        if name in files_of_job or "__pycache__/" in name:
             continue
         if _digest(content) not in _KNOWN.get(name, ()):
             raise Changed(f"`{DRIVERS}/{name}` is none of the SDK's drivers that cloudtrain knows")
@@ -262,16 +262,16 @@ def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
     text = files.get("sm_train.sh", b"").decode(errors="replace")
     mark = _AFTER_HEAD.search(text)
     end = mark.end() if mark else 0
-    found = _WHAT.fullmatch(text[end:])
-    if hashlib.sha256(text[:end].encode()).hexdigest()[:16] not in _HEADS or found is None:
+    match = _WHAT.fullmatch(text[end:])
+    if hashlib.sha256(text[:end].encode()).hexdigest()[:16] not in _HEADS or match is None:
         raise Changed(f"`{DRIVERS}/sm_train.sh` is not made from the SDK's template")
-    command = found["command"] or found["plain"]
-    named = {"requirements": found["requirements"], "driver": found["driver"], "command": command}
+    command = match["command"] or match["plain"]
+    named = {"requirements": match["requirements"], "driver": match["driver"], "command": command}
     return {name: value for name, value in named.items() if value is not None}
 
 
 def _json(files: Mapping[str, bytes], name: str) -> JsonObject:
-    found = parsed(files.get(name, b"{}").decode(errors="replace"))
-    if not isinstance(found, dict):
+    content = parsed(files.get(name, b"{}").decode(errors="replace"))
+    if not isinstance(content, dict):
         raise Changed(f"`{DRIVERS}/{name}` holds no configuration")
-    return found
+    return content

@@ -347,8 +347,8 @@ _TOO_NEW_FOR_P2 = {"pytorch": (1, 13), "tensorflow": (2, 12)}
 
 def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
     """Return the versions of a framework that have an image for `device`, or for any device, oldest first."""
-    found = (row.version for row in rows(framework) if device is None or device in row.devices)
-    return tuple(dict.fromkeys(found))
+    names = (row.version for row in rows(framework) if device is None or device in row.devices)
+    return tuple(dict.fromkeys(names))
 
 
 def smp_aliases() -> dict[str, str]:

@@ -58,8 +58,8 @@ def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
             return r"[^\n\r\x85\u2028\u2029]"
         return match[0]
 
-    found = re.sub(_TOKEN, translate, pattern)
-    return re.compile(found, re.ASCII), any(f"\\p{{{name}}}" in pattern for name in _CLASSES)
+    expression = re.sub(_TOKEN, translate, pattern)
+    return re.compile(expression, re.ASCII), any(f"\\p{{{name}}}" in pattern for name in _CLASSES)
 
 
 def _categorize(text: str) -> str:

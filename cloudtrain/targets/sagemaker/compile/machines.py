@@ -207,8 +207,8 @@ def _counts(path: tuple[str | int, ...], config: JsonMapping) -> Iterator[Proble
     """Report counts above the limit of `instance_count`: typing mistakes that would make a plan huge."""
     rows: list[tuple[tuple[str | int, ...], Any]] = [(path, config)]
     for key in ("InstanceGroups", "InstancePreferences"):
-        found = config.get(key)
-        rows += [((*path, key, index), row) for index, row in enumerate(found if isinstance(found, list) else [])]
+        entries = config.get(key)
+        rows += [((*path, key, index), row) for index, row in enumerate(entries if isinstance(entries, list) else [])]
     for where, row in rows:
         count = row.get("InstanceCount") if isinstance(row, Mapping) else None
         if isinstance(count, int) and count > MAX_COUNT:

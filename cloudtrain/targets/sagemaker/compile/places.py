@@ -214,10 +214,10 @@ def processing_paths_of(job: ProcessingJob) -> dict[str, str]:
 
 def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
     """Return `ProcessingInputs`: the job's own inputs, and the bundle unless `code_uri` is None."""
-    found = [_input(name, item.sagemaker, item) for name, item in job.inputs.items() if item.sagemaker is not None]
+    rows = [_input(name, item.sagemaker, item) for name, item in job.inputs.items() if item.sagemaker is not None]
     if code_uri is not None:
-        found.append(_input(CODE_INPUT, code_uri, ProcessingInput.model_construct()))
-    return found
+        rows.append(_input(CODE_INPUT, code_uri, ProcessingInput.model_construct()))
+    return rows
 
 
 def _input(name: str, uri: str, item: ProcessingInput) -> JsonObject:

@@ -151,14 +151,14 @@ def _text(value: Any, *, as_json: bool) -> str:
     return json.dumps(value) if as_json else str(value)
 
 
-def _metrics(sweep: Sweep, given: list[dict[str, str]]) -> list[dict[str, str]]:
+def _metrics(sweep: Sweep, metrics: list[dict[str, str]]) -> list[dict[str, str]]:
     """Return the job's metrics. A missing objective gets a pattern that matches the lines of `runtime.report`."""
     assert sweep.objective is not None, "refused otherwise"
     name = sweep.objective.metric
-    if any(row["Name"] == name for row in given):
-        return given
+    if any(row["Name"] == name for row in metrics):
+        return metrics
     plain = name.replace(".", "\\.")
-    return [*given, {"Name": name, "Regex": rf"\[metrics\].* {plain}=([0-9.eE+-]+)"}]
+    return [*metrics, {"Name": name, "Regex": rf"\[metrics\].* {plain}=([0-9.eE+-]+)"}]
 
 
 def _notes(sweep: Sweep) -> Iterator[str]:

@@ -194,12 +194,12 @@ def _hyperparameters(parts: TrainingParts) -> dict[str, str]:
 
 
 def _inputs(parts: TrainingParts) -> list[JsonObject]:
-    found = channels(parts.job, parts.target.input_mode)
+    rows = channels(parts.job, parts.target.input_mode)
     if not parts.needs_code_channel:
-        return found
+        return rows
     assigned = any(item.instance_groups for item in parts.job.inputs.values())
     names = tuple(group.name for group in parts.machines.groups) if assigned else ()
-    return [*found, code_channel(parts.code_uri, names, parts.target.input_mode)]
+    return [*rows, code_channel(parts.code_uri, names, parts.target.input_mode)]
 
 
 def _stopping(parts: TrainingParts) -> dict[str, int]:
@@ -222,8 +222,8 @@ def _environment(parts: TrainingParts) -> dict[str, str]:
     return variables
 
 
-def tags(given: dict[str, str], run_name: str) -> list[dict[str, str]]:
-    return [{"Key": key, "Value": value} for key, value in (given | {RUN_TAG: run_name}).items()]
+def tags(own: dict[str, str], run_name: str) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in (own | {RUN_TAG: run_name}).items()]
 
 
 def network(target: SageMaker) -> JsonObject:
@@ -347,11 +347,11 @@ def _spot(request: JsonMapping) -> str:
 def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject:
     """Return the request with the user's overrides. Launch hyperparameters that the toolkit cannot read are refused."""
     request = overridden(request_of(parts), overrides)
-    given = decode_hyperparameters(request.get("HyperParameters", {}))
+    parameters = decode_hyperparameters(request.get("HyperParameters", {}))
     problems = []
     for name, (kind, fits) in _KINDS.items():
-        if given.get(name) and not fits(given[name]):
-            message = f"`{name}` must be {kind}, and is `{given[name]}`"
+        if parameters.get(name) and not fits(parameters[name]):
+            message = f"`{name}` must be {kind}, and is `{parameters[name]}`"
             problems.append(Problem(_path(parts.job, name), message, f"leave out `{name}`", code="CT031"))
     if problems:
         raise JobError(problems)
@@ -359,8 +359,8 @@ def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject
 
 
 def _path(job: TrainingJob, name: str) -> tuple[str, ...]:
-    written = overrides_of(job, "sagemaker").get("HyperParameters")
-    by_hand = isinstance(written, Mapping) and name in written
+    overrides = overrides_of(job, "sagemaker").get("HyperParameters")
+    by_hand = isinstance(overrides, Mapping) and name in overrides
     return (FIELD, "HyperParameters", name) if by_hand else ("hyperparameters", name)
 
 

@@ -73,27 +73,29 @@ def distribution_of(values: JsonMapping) -> JsonObject:
 
     Its item `instance_groups` holds the names of groups instead of the SDK's group objects.
     """
-    found: JsonObject = {}
+    distribution: JsonObject = {}
     if values.get(TORCH) is True:
-        found["torch_distributed"] = {"enabled": True}
+        distribution["torch_distributed"] = {"enabled": True}
     if MPI in values:
-        found["mpi"] = _without_empty(
+        distribution["mpi"] = _without_empty(
             enabled=values[MPI], processes_per_host=values.get(PROCESSES), custom_mpi_options=values.get(MPI_OPTIONS)
         )
     if values.get(SMDDP) is True:
         options = _without_empty(enabled=True, custom_mpi_options=values.get(SMDDP_OPTIONS))
-        found["smdistributed"] = {"dataparallel": options}
+        distribution["smdistributed"] = {"dataparallel": options}
     elif SMDDP in values and (MODEL_PARALLEL in values or TORCH in values):
-        found["smdistributed"] = {"modelparallel": _without_empty(enabled=True, parameters=values.get(MODEL_PARALLEL))}
+        distribution["smdistributed"] = {
+            "modelparallel": _without_empty(enabled=True, parameters=values.get(MODEL_PARALLEL))
+        }
     elif SMDDP in values:
-        found["smdistributed"] = {"dataparallel": {"enabled": False}}
+        distribution["smdistributed"] = {"dataparallel": {"enabled": False}}
     if PARAMETER_SERVER in values:
-        found["parameter_server"] = {"enabled": values[PARAMETER_SERVER]}
+        distribution["parameter_server"] = {"enabled": values[PARAMETER_SERVER]}
     if MIRRORED in values:
-        found["multi_worker_mirrored_strategy"] = {"enabled": values[MIRRORED]}
-    if found and values.get(GROUPS):  # an empty value counts as missing, as in the toolkit
-        found["instance_groups"] = list(values[GROUPS])
-    return found
+        distribution["multi_worker_mirrored_strategy"] = {"enabled": values[MIRRORED]}
+    if distribution and values.get(GROUPS):  # an empty value counts as missing, as in the toolkit
+        distribution["instance_groups"] = list(values[GROUPS])
+    return distribution
 
 
 def sdk_hyperparameters(distribution: JsonMapping, setting: Setting) -> JsonObject:
@@ -172,9 +174,9 @@ _NO_SMDISTRIBUTED = "2.0.1-gpu-py310-cu121"
 def objection(distribution: JsonMapping, values: JsonMapping, setting: Setting) -> str | None:
     """Explain why the SDK refuses a distribution or does not send exactly `values`; None if it sends them."""
     for reason in _REFUSALS:
-        found = reason(distribution, setting)
-        if found is not None:
-            return found
+        refusal = reason(distribution, setting)
+        if refusal is not None:
+            return refusal
     for name, value in sdk_hyperparameters(distribution, setting).items():
         if name not in values:
             return f"it would add `{name}`"

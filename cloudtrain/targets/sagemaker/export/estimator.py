@@ -193,10 +193,10 @@ def _framework(request: JsonObject, script: ToolkitScript) -> str | None:
     known = image_of_uri(request["AlgorithmSpecification"]["TrainingImage"])
     if known is not None:
         return known.framework
-    wanted = dist.distribution_of(script.values)
-    if wanted.keys() & {"parameter_server", "multi_worker_mirrored_strategy"}:
+    distribution = dist.distribution_of(script.values)
+    if distribution.keys() & {"parameter_server", "multi_worker_mirrored_strategy"}:
         return "tensorflow"
-    return "pytorch" if wanted else None
+    return "pytorch" if distribution else None
 
 
 def _with_script(request: JsonObject, script: ToolkitScript, framework: str | None, region: str) -> Form:
@@ -228,11 +228,11 @@ def _model_dir(values: JsonObject, request: JsonObject, distribution: JsonObject
 
     The class sends the value as a hyperparameter, except if it is False.
     """
-    given = values.pop("model_dir", False)
+    value = values.pop("model_dir", False)
     output, name = request["OutputDataConfig"]["S3OutputPath"], request["TrainingJobName"]
     mpi = distribution.get("mpi", {}).get("enabled", False)
     default = "/opt/ml/model" if mpi else f"{output.rstrip('/')}/{name}/model"
-    return {} if given == default else {"model_dir": given}
+    return {} if value == default else {"model_dir": value}
 
 
 @dataclass(frozen=True)
@@ -250,24 +250,26 @@ def _choose_image(request: JsonObject, script: ToolkitScript, framework: str, re
     The image is given as a version if the SDK chooses exactly this image for the version, or else by its URI.
     """
     uri = request["AlgorithmSpecification"]["TrainingImage"]
-    wanted = dist.distribution_of(script.values)
+    distribution = dist.distribution_of(script.values)
     setting = _setting(request, script, framework)
-    by_version = version_arguments(uri, region, setting.types, wanted)
+    by_version = version_arguments(uri, region, setting.types, distribution)
     reason = None
-    for image in _candidates(framework, uri, by_version, wanted):
+    for image in _candidates(framework, uri, by_version, distribution):
         candidate = dist.with_image(setting, image)
-        reason = dist.objection(wanted, script.values, candidate) if wanted else None
+        reason = dist.objection(distribution, script.values, candidate) if distribution else None
         if reason is None:
-            sent = frozenset(dist.sdk_hyperparameters(wanted, candidate)) if wanted else frozenset[str]()
-            return _Chosen(image, _with_group_objects(wanted, list(setting.groups)), sent)
+            sent = frozenset(dist.sdk_hyperparameters(distribution, candidate)) if distribution else frozenset[str]()
+            return _Chosen(image, _with_group_objects(distribution, list(setting.groups)), sent)
     plain = version_arguments(uri, region, setting.types, {}) or _by_uri(framework, uri)
     return _Chosen(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
 
 
-def _candidates(framework: str, uri: str, by_version: dict[str, str] | None, wanted: JsonObject) -> list[JsonObject]:
+def _candidates(
+    framework: str, uri: str, by_version: dict[str, str] | None, distribution: JsonObject
+) -> list[JsonObject]:
     candidates: list[JsonObject] = [by_version] if by_version else []
     by_uri = _by_uri(framework, uri)
-    if "multi_worker_mirrored_strategy" in wanted:  # the SDK checks the version even if an image is given
+    if "multi_worker_mirrored_strategy" in distribution:  # the SDK checks the version even if an image is given
         image = image_of_uri(uri)
         by_uri["framework_version"] = image.engine[1] if image else None
     return [*candidates, by_uri]
@@ -427,8 +429,8 @@ def _common(fields: Fields) -> JsonObject:
         values["disable_output_compression"] = True
     if values["input_mode"] == "File":
         del values["input_mode"]
-    given = {name: value for name, value in values.items() if value is not None}
-    return given | monitoring_arguments(fields, str(values["output_path"]))
+    arguments = {name: value for name, value in values.items() if value is not None}
+    return arguments | monitoring_arguments(fields, str(values["output_path"]))
 
 
 def _groups(request: JsonObject) -> dict[str, list[Call]]:

@@ -135,17 +135,17 @@ def _obstacles(start: StartedScript | None, request: JsonObject) -> list[str]:
     if start is None:
         return ["HyperParameters"]
     groups = {group["InstanceGroupName"] for group in request["ResourceConfig"].get("InstanceGroups", ())}
-    found = [] if start.launcher in ("torchrun", "mpirun", "single") else [f"HyperParameters.{start.launcher}"]
+    obstacles = [] if start.launcher in ("torchrun", "mpirun", "single") else [f"HyperParameters.{start.launcher}"]
     if start.groups and set(start.groups) != groups:
-        found.append("a distribution over some of the instance groups")
+        obstacles.append("a distribution over some of the instance groups")
     if start.launcher == "torchrun":
-        found += [f"mp_parameters.{name}" for name in sorted(set(start.model_parallel or ()) - SMP_PARAMETERS)]
+        obstacles += [f"mp_parameters.{name}" for name in sorted(set(start.model_parallel or ()) - SMP_PARAMETERS)]
     if start.command is not None and (start.launcher != "single" or " ".join(start.command.split()) != start.command):
-        found.append(f"the command `{start.command}`")
+        obstacles.append(f"the command `{start.command}`")
     for name, text in start.hyperparameters.items():
         if "'" in text or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-            found.append(f"HyperParameters.{name}")
-    return found
+            obstacles.append(f"HyperParameters.{name}")
+    return obstacles
 
 
 def _arguments(fields: Fields, base_name: str) -> JsonObject:

@@ -45,9 +45,9 @@ _SMDDP_PORT = 7592
 def _mpi(setup: HostSetup) -> ToolkitCommand:
     """Return the mpirun call with which the master starts an MPI job (hyperparameter `sagemaker_mpi_enabled`)."""
     hosts, slots = setup.distribution_hosts, setup.processes
-    given = setup.start.settings.get(PROCESSES)
-    quoted = isinstance(given, str)  # the toolkit repeats a text instead of multiplying: "4" on two hosts becomes 44
-    ranks = setup.start.settings.get(RANKS) or (int(given * len(hosts)) if given and quoted else slots * len(hosts))
+    count = setup.start.settings.get(PROCESSES)
+    quoted = isinstance(count, str)  # the toolkit repeats a text instead of multiplying: "4" on two hosts becomes 44
+    ranks = setup.start.settings.get(RANKS) or (int(count * len(hosts)) if count and quoted else slots * len(hosts))
     debug, more = split_options(setup.start.settings.get(MPI_OPTIONS) or "")
     options = (
         "mpirun",

@@ -124,8 +124,8 @@ class HostSetup:
     @property
     def processes(self) -> int:
         """Return the number of ranks that torchrun or mpirun starts on this host."""
-        given = self.start.settings.get(PROCESSES, self.gpus or self.neurons or 1)
-        return int(given) if given else 0
+        count = self.start.settings.get(PROCESSES, self.gpus or self.neurons or 1)
+        return int(count) if count else 0
 
 
 # TF_CONFIG and the parameter servers that sagemaker-tensorflow-training sets up.

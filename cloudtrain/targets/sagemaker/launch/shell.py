@@ -109,13 +109,13 @@ def arrives(value: Any, toolkit: str, *, script: str = "train.py") -> str | None
     arguments = (*before, text_of(value), *after)
     argv = script_argv(script, arguments, kind=kind_of(script), toolkit=toolkit, python=("python",))
     head = (f"./{script}",) if argv[0] == "/bin/sh" else argv[: -len(arguments)]
-    found = shell_tokens(argv, toolkit)
-    if found is None or len(found) != len(head) + len(arguments):
+    tokens = shell_tokens(argv, toolkit)
+    if tokens is None or len(tokens) != len(head) + len(arguments):
         return None
     there = len(head) + len(before)
-    if found[:there] != (*head, *before) or found[there + 1 :] != after:
+    if tokens[:there] != (*head, *before) or tokens[there + 1 :] != after:
         return None
-    return found[there]
+    return tokens[there]
 
 
 def arrives_intact(value: Any, toolkit: str, *, script: str = "train.py") -> bool:
@@ -131,33 +131,33 @@ def shell_tokens(argv: Sequence[str], toolkit: str, *, captured: bool = True) ->
     """
     if any("\0" in word for word in argv):
         return None
-    found: Sequence[str] | None = argv
+    tokens: Sequence[str] | None = argv
     if uses_shell(toolkit):
-        found = words(" ".join(argv)) if captured else [*argv[:-1], argv[-1].strip('"')]
-    if found is None:
+        tokens = words(" ".join(argv)) if captured else [*argv[:-1], argv[-1].strip('"')]
+    if tokens is None:
         return None
-    starts = [place for place in range(len(found) - 2) if tuple(found[place : place + 2]) == ("/bin/sh", "-c")]
+    starts = [place for place in range(len(tokens) - 2) if tuple(tokens[place : place + 2]) == ("/bin/sh", "-c")]
     if not starts:
-        return tuple(found)
-    inner = words(found[starts[0] + 2])
-    return None if inner is None else (*found[: starts[0]], *inner)
+        return tuple(tokens)
+    inner = words(tokens[starts[0] + 2])
+    return None if inner is None else (*tokens[: starts[0]], *inner)
 
 
 def words(line: str) -> list[str] | None:
     """Split a command line into words like a POSIX shell; None if a shell would do more, or a quote is not closed."""
-    found: list[str] = []
+    tokens: list[str] = []
     place = 0
     while True:
         while place < len(line) and line[place] in " \t":
             place += 1
         if place == len(line):
-            return found
+            return tokens
         if line[place] == "#":
-            return None if "\n" in line[place:] else found
+            return None if "\n" in line[place:] else tokens
         word = _word(line, place)
         if word is None:
             return None
-        found.append(word[0])
+        tokens.append(word[0])
         place = word[1]
 
 

@@ -335,8 +335,8 @@ def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
     The setting takes effect with two or more instances. It then slows training down, depending on the amount of
     traffic.
     """
-    wanted = subject.plan.request.get("EnableInterContainerTrafficEncryption")
-    if wanted and subject.reading.machines.count == 1:
+    encrypts = subject.plan.request.get("EnableInterContainerTrafficEncryption")
+    if encrypts and subject.reading.machines.count == 1:
         yield Fault(
             "one instance has no traffic to others that `encrypt_inter_container_traffic` could encrypt",
             "remove `encrypt_inter_container_traffic` from the target's settings for this job",

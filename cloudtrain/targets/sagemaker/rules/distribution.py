@@ -20,9 +20,9 @@ _FIRST_MULTI_WORKER = "2.9"
 """The first TensorFlow images whose toolkit writes TF_CONFIG for workers: sagemaker 2.257.7, fw_utils.py."""
 
 
-def image_name(found: Image) -> str:
+def image_name(image: Image) -> str:
     """Return the image's name for messages: `PyTorch 2.8.0`."""
-    return f"{TITLES[found.framework]} {found.version}"
+    return f"{TITLES[image.framework]} {image.version}"
 
 
 def add_entrypoint_hint(subject: Subject, hint: str) -> str:
@@ -44,11 +44,11 @@ def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
     The toolkit starts torchrun only in images with PyTorch 1.13.1 or later (on Trainium: PyTorch 1.11 or later). In
     older images, the toolkit ignores the distribution and runs one process on each instance.
     """
-    found = read(subject).image
-    if read(subject).start.by != "toolkit" or subject.reading.launcher != "torchrun" or found is None:
+    image = read(subject).image
+    if read(subject).start.by != "toolkit" or subject.reading.launcher != "torchrun" or image is None:
         return
-    framework, version = found.engine
-    first = _FIRST_TORCHRUN[found.device]
+    framework, version = image.engine
+    first = _FIRST_TORCHRUN[image.device]
     if framework == "pytorch" and numbers(version) < numbers(first):
         yield Fault(
             f"the toolkit starts torchrun from PyTorch {first} on, and the image has {version}",
@@ -64,10 +64,10 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
     The toolkit sets TF_CONFIG for workers in images of TensorFlow 2.9 and later. In older images TF_CONFIG is missing,
     and every instance trains alone.
     """
-    found, distribution = read(subject).image, subject.reading.distribution
-    if read(subject).start.by != "toolkit" or not isinstance(distribution, TensorFlow) or found is None:
+    image, distribution = read(subject).image, subject.reading.distribution
+    if read(subject).start.by != "toolkit" or not isinstance(distribution, TensorFlow) or image is None:
         return
-    framework, version = found.engine
+    framework, version = image.engine
     multi_worker = distribution.strategy == "multi_worker_mirrored"
     if multi_worker and framework == "tensorflow" and numbers(version) < numbers(_FIRST_MULTI_WORKER):
         yield Fault(
@@ -203,10 +203,10 @@ def image_without_smddp(subject: Subject) -> Iterator[Fault]:
     warning, drops `smddprun` and starts plain mpirun; the script then fails at `init_process_group("smddp")`. The
     SageMaker SDK does not check images that are given by their address (tried with 2.257.7).
     """
-    found = read(subject).image
-    if subject.reading.distribution.type == "smddp" and found is not None and not found.smddp:
+    image = read(subject).image
+    if subject.reading.distribution.type == "smddp" and image is not None and not image.smddp:
         yield Fault(
-            f"the image of {image_name(found)} does not have `smddp`; {_images_with_smddp(found.engine[0])}",
+            f"the image of {image_name(image)} does not have `smddp`; {_images_with_smddp(image.engine[0])}",
             _instead_of_smddp(subject),
             read(subject).image_path or ("distribution",),
         )
@@ -222,9 +222,9 @@ def type_without_smddp(subject: Subject) -> Iterator[Fault]:
     """
     if subject.reading.distribution.type != "smddp":
         return
-    found, hint = read(subject).image, _instead_of_smddp(subject)
+    image, hint = read(subject).image, _instead_of_smddp(subject)
     supported = [row.name for row in instance_types("sagemaker") if row.smddp]
-    if found is None or found.smddp:
+    if image is None or image.smddp:
         hint += f"; or use {' or '.join(f'`{name}`' for name in supported)}"
     for group in subject.reading.machines.spanned:
         if group.known and not group.known.smddp and not group.known.smddp_in_sdk:
@@ -264,12 +264,12 @@ def image_without_smp(subject: Subject) -> Iterator[Fault]:
     cloudtrain selects by framework and version. In other images, `import smdistributed.modelparallel` or
     `torch.sagemaker` fails.
     """
-    distribution, found = subject.reading.distribution, read(subject).image
-    if not isinstance(distribution, SMP) or found is None or found.smp == distribution.version:
+    distribution, image = subject.reading.distribution, read(subject).image
+    if not isinstance(distribution, SMP) or image is None or image.smp == distribution.version:
         return
-    message = f"the image of {image_name(found)} does not have version {distribution.version} of `smp`"
-    if found.smp:
-        message += f", but version {found.smp}"
+    message = f"the image of {image_name(image)} does not have version {distribution.version} of `smp`"
+    if image.smp:
+        message += f", but version {image.smp}"
     yield Fault(message, _image_with_smp(distribution.version), read(subject).image_path or ("distribution",))
 
 
@@ -285,32 +285,32 @@ def _no_script(subject: Subject) -> Iterator[Fault]:
 
 def _instead_of_smddp(subject: Subject) -> str:
     """Return a hint on how to train without SMDDP."""
-    found = read(subject).image
-    framework = found.engine[0] if found is not None else subject.job.environment.framework
+    image = read(subject).image
+    framework = image.engine[0] if image is not None else subject.job.environment.framework
     if framework == "tensorflow":
         return "write `distribution: {type: tensorflow}`, and use MultiWorkerMirroredStrategy in the script"
     return "write `distribution: {type: torch}`, and `nccl` where the script says `smddp`"
 
 
 def _images_with_smddp(framework: str) -> str:
-    found = [
+    names = [
         version
         for version in versions(framework, "gpu")
         if resolve_image(framework, version, region="us-east-1", device="gpu").smddp
     ]
-    return f"those from {found[0]} to {found[-1]} have it" if found else "none has it"
+    return f"those from {names[0]} to {names[-1]} have it" if names else "none has it"
 
 
 def _image_with_smp(version: int) -> str:
     if version == 2:
         return f"name framework and version instead of an image: PyTorch {join_names(smp_versions())}"
-    found = [
+    names = [
         one
         for one in versions("pytorch", "gpu")
         if resolve_image("pytorch", one, region="us-east-1", device="gpu").smp == 1
     ]
     newer = "write `distribution: {type: smp, version: 2}`, and `environment: {framework: pytorch, version: "
-    return f'use PyTorch {join_names(found, most=len(found))}; or {newer}"{smp_versions()[-1]}"}}`'
+    return f'use PyTorch {join_names(names, most=len(names))}; or {newer}"{smp_versions()[-1]}"}}`'
 
 
 def _how_to_start(subject: Subject, kind: str) -> str:
@@ -349,9 +349,9 @@ def image_in_doubt(subject: Subject) -> Iterator[Fault]:
     versions of the SMP library for versions of PyTorch, and builds an address from them. The job would wait for its
     instances and then fail to pull the image.
     """
-    found = read(subject).image
-    if found is not None and found.doubt is not None:
-        yield Fault(found.doubt, "name a version that exists, or another image", read(subject).image_path)
+    image = read(subject).image
+    if image is not None and image.doubt is not None:
+        yield Fault(image.doubt, "name a version that exists, or another image", read(subject).image_path)
 
 
 @rule("SM306", Level.ERROR)
@@ -362,16 +362,16 @@ def image_for_other_device(subject: Subject) -> Iterator[Fault]:
     Trainium, and an image for Trainium supports nothing else. For an unknown instance type, the SageMaker SDK silently
     chooses a CPU image.
     """
-    found = read(subject).image
-    if found is None:
+    image = read(subject).image
+    if image is None:
         return
     devices = {group.device for group in subject.reading.machines.groups}
     for group in subject.reading.machines.groups:
-        alone = found.device == "neuron" and "neuron" not in devices
-        if group.known and (alone or (group.device, found.device) in _BLIND):
+        alone = image.device == "neuron" and "neuron" not in devices
+        if group.known and (alone or (group.device, image.device) in _BLIND):
             yield Fault(
-                f"the image is for {_DEVICES[found.device]}, and `{group.known.name}` has {_has(group.known)}",
-                f"{_by_framework(subject, found.framework)}, or name an image for {_DEVICES[group.device or 'cpu']}",
+                f"the image is for {_DEVICES[image.device]}, and `{group.known.name}` has {_has(group.known)}",
+                f"{_by_framework(subject, image.framework)}, or name an image for {_DEVICES[group.device or 'cpu']}",
                 read(subject).image_path,
             )
 
@@ -382,11 +382,11 @@ def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
 
     The job works, but every start downloads several gigabytes of unused CUDA libraries.
     """
-    found, devices = read(subject).image, {group.device for group in subject.reading.machines.groups}
-    if found is not None and found.device == "gpu" and devices == {"cpu"}:
+    image, devices = read(subject).image, {group.device for group in subject.reading.machines.groups}
+    if image is not None and image.device == "gpu" and devices == {"cpu"}:
         yield Fault(
             f"the image is for GPUs, and `{subject.reading.machines.groups[0].instance_type}` has none",
-            f"{_by_framework(subject, found.framework)}, or name an instance type with a GPU",
+            f"{_by_framework(subject, image.framework)}, or name an instance type with a GPU",
             read(subject).image_path,
         )
 
@@ -398,10 +398,10 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
     Grace-Blackwell machines (p6e-gb200) have ARM processors. AWS's training images are for x86-64, except those whose
     address contains `arm64`. On ARM, an x86-64 image fails at once with "exec format error".
     """
-    found = read(subject).image
-    for group in subject.reading.machines.groups if found else ():
-        assert found is not None
-        built_for = "arm64" if "arm64" in f"{found.repository}:{found.tag}" else "x86_64"
+    image = read(subject).image
+    for group in subject.reading.machines.groups if image else ():
+        assert image is not None
+        built_for = "arm64" if "arm64" in f"{image.repository}:{image.tag}" else "x86_64"
         if group.known and group.known.architecture not in ("", built_for):
             yield Fault(
                 f"`{group.known.name}` has an {group.known.architecture} processor, and the image is for {built_for}",
@@ -416,14 +416,14 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
 
     AWS patches the images of a framework version for about a year after its release. Older images stay available.
     """
-    found = read(subject).image
-    if found is None or found.device == "neuron" or found.smp == 2:  # these images have their own end dates
+    image = read(subject).image
+    if image is None or image.device == "neuron" or image.smp == 2:  # these images have their own end dates
         return
-    framework, version = found.engine
+    framework, version = image.engine
     last, date = _LAST_UNPATCHED.get(framework, ("", ""))
     if last and numbers(version)[:2] <= numbers(last):
-        message = f"the image of {image_name(found)} is no longer patched: support up to {last} ended on {date}"
-        newer = next((one for one in versions(framework, found.device) if numbers(one)[:2] > numbers(last)), "")
+        message = f"the image of {image_name(image)} is no longer patched: support up to {last} ended on {date}"
+        newer = next((one for one in versions(framework, image.device) if numbers(one)[:2] > numbers(last)), "")
         hint = f"use version `{newer}` or newer, if the script allows"
         if subject.reading.distribution.type in ("horovod", "smddp", "smp"):  # newer images lack these
             hint = f"write `distribution: {{type: torch}}`, and {hint}"
@@ -438,8 +438,8 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
     without it runs its own entry point instead, with the argument `train`. `smddp` and `smp` need an image derived from
     an AWS image: its Dockerfile begins with `FROM` and the address of the AWS image.
     """
-    found = read(subject).image
-    if read(subject).start.by == "toolkit" and (found is None or found.toolkit is None):
+    image = read(subject).image
+    if read(subject).start.by == "toolkit" and (image is None or image.toolkit is None):
         if TRAINING_MODULE in mapping_at(subject.plan.request, "Environment"):
             return
         library = subject.reading.distribution.type
@@ -456,14 +456,14 @@ def image_without_horovod(subject: Subject) -> Iterator[Fault]:
     AWS's images of PyTorch 2.0 and later and of TensorFlow 2.12 and later lack Horovod (Dockerfiles in
     aws/deep-learning-containers), so `import horovod` fails on every rank.
     """
-    found = read(subject).image
-    if subject.reading.distribution.type != "horovod" or found is None or subject.job.environment.requirements:
+    image = read(subject).image
+    if subject.reading.distribution.type != "horovod" or image is None or subject.job.environment.requirements:
         return
-    framework, version = found.engine
+    framework, version = image.engine
     if framework in _HOROVOD_ENDS and numbers(version) >= _HOROVOD_ENDS[framework]:
         other = "tensorflow" if framework == "tensorflow" else "torch"
         yield Fault(
-            f"the image of {image_name(found)} does not have Horovod",
+            f"the image of {image_name(image)} does not have Horovod",
             "add it to a requirements file as the script `mnist_horovod` does, or use "
             f"`distribution: {{type: {other}}}`",
             ("distribution", "type"),
@@ -477,10 +477,10 @@ def image_of_another_framework(subject: Subject) -> Iterator[Fault]:
     AWS's TensorFlow images lack PyTorch, and PyTorch images lack TensorFlow. torchrun is missing, or the script ends at
     its first import. If the job names an image, `framework` does not choose one, so both must agree.
     """
-    found = read(subject).image
-    needed = missing_framework(subject, found.engine[0] if found else None)
-    if found is not None and needed is not None and not any(distribution_ignored(subject)):
-        message = f"the image is for {image_name(found)}, and the job needs {TITLES[needed]}"
+    image = read(subject).image
+    needed = missing_framework(subject, image.engine[0] if image else None)
+    if image is not None and needed is not None and not any(distribution_ignored(subject)):
+        message = f"the image is for {image_name(image)}, and the job needs {TITLES[needed]}"
         yield Fault(message, _instead(subject, needed), read(subject).image_path)
 
 
@@ -513,22 +513,22 @@ def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
 
 def _instead(subject: Subject, framework: str) -> str:
     """Return a hint on how to get an image with the needed framework, or how to correct the field `framework`."""
-    given = subject.job.environment
-    if given.image is not None and given.framework is not None:
-        return f"remove `image`, so that `framework: {given.framework}` chooses one, or remove `framework`"
+    environment = subject.job.environment
+    if environment.image is not None and environment.framework is not None:
+        return f"remove `image`, so that `framework: {environment.framework}` chooses one, or remove `framework`"
     return f"{_by_framework(subject, framework)}, or name an image that has it"
 
 
 def _by_framework(subject: Subject, framework: str) -> str:
     """Return a hint to set `framework`, so that cloudtrain chooses the image."""
-    path, wanted = read(subject).image_path, f"write `environment: {{framework: {framework}}}`"
+    path, hint = read(subject).image_path, f"write `environment: {{framework: {framework}}}`"
     if path[-1:] == ("version",):  # the version belongs to another framework
         device = subject.reading.machines.groups[0].device or "cpu"
         newest = next(reversed(versions(framework, device) or versions(framework)))
         return f'write `environment: {{framework: {framework}, version: "{newest}"}}`'
     if path[:1] == ("sagemaker_overrides",):
-        return f"remove `{'.'.join(map(str, path[1:]))}` from `sagemaker_overrides`, and {wanted}"
-    return f"{wanted} instead of `image`" if path[-1:] == ("image",) else wanted
+        return f"remove `{'.'.join(map(str, path[1:]))}` from `sagemaker_overrides`, and {hint}"
+    return f"{hint} instead of `image`" if path[-1:] == ("image",) else hint
 
 
 def _has(known: InstanceType) -> str:

@@ -157,21 +157,21 @@ def _nearest(name: str) -> str | None:
     sizes: dict[str, list[str]] = {}
     for row in instance_types("sagemaker"):
         sizes.setdefault(row.family, []).append(row.name.rpartition(".")[2])
-    found = next(iter(get_close_matches(family, sizes, n=1)), None)
-    if found is None:
+    nearest = next(iter(get_close_matches(family, sizes, n=1)), None)
+    if nearest is None:
         return None
-    return f"ml.{found}.{get_close_matches(size, sizes[found], n=1, cutoff=0)[0]}"
+    return f"ml.{nearest}.{get_close_matches(size, sizes[nearest], n=1, cutoff=0)[0]}"
 
 
 def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
     """Return the EFA variables that the instance type needs and that are not set, such as `FI_PROVIDER=efa`."""
-    known, found = group.known, read(subject).image
+    known, image = group.known, read(subject).image
     if known is None or known.interconnect != "rdma" or not (known.gpus or known.neuron_cores):
         return []
-    if found is not None and known.gpus and numbers(found.engine[1]) >= _FINDS_EFA.get(found.engine[0], _NEVER):
+    if image is not None and known.gpus and numbers(image.engine[1]) >= _FINDS_EFA.get(image.engine[0], _NEVER):
         return []
-    wanted = {"FI_PROVIDER": "efa"} | ({"FI_EFA_USE_DEVICE_RDMA": "1"} if known.family in RDMA_FAMILIES else {})
-    return [f"{name}={value}" for name, value in wanted.items() if not _is_set(subject, name)]
+    variables = {"FI_PROVIDER": "efa"} | ({"FI_EFA_USE_DEVICE_RDMA": "1"} if known.family in RDMA_FAMILIES else {})
+    return [f"{name}={value}" for name, value in variables.items() if not _is_set(subject, name)]
 
 
 def _is_set(subject: Subject, name: str) -> bool:

@@ -84,11 +84,11 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
     if role is None or {"role", "region"} & set(subject.account.missing):
         return
     starts = (partition for start, partition in _PARTITIONS.items() if region.startswith(f"{start}-"))
-    wanted = next(starts, "aws")
-    if role["partition"] != wanted:
+    own_partition = next(starts, "aws")
+    if role["partition"] != own_partition:
         yield Fault(
-            f"the role is in the partition `{role['partition']}`, and the region `{region}` in `{wanted}`",
-            f"use a role that begins with `arn:{wanted}:iam::`, or another region",
+            f"the role is in the partition `{role['partition']}`, and the region `{region}` in `{own_partition}`",
+            f"use a role that begins with `arn:{own_partition}:iam::`, or another region",
         )
 
 
@@ -197,10 +197,10 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
     and you could not follow, stop or download the run.
     """
     name, field = subject.plan.run_name, _NAMES[_operation(subject)]
-    written = subject.plan.request.get(field)
-    if written != name:
+    name_in_request = subject.plan.request.get(field)
+    if name_in_request != name:
         yield Fault(
-            f"the overrides name the job `{written}`, and cloudtrain would look for `{name}`",
+            f"the overrides name the job `{name_in_request}`, and cloudtrain would look for `{name}`",
             f"remove `{field}` from `sagemaker_overrides`; a job's `name` begins the name of its runs",
             ("sagemaker_overrides", field),
         )
@@ -258,11 +258,11 @@ def _has_rule_of_its_own(violation: ShapeViolation, operation: str) -> bool:
 def _place(subject: Subject, violation: ShapeViolation) -> ValuePath:
     """Return the path of the job field that caused a violation; empty if the target's settings caused it."""
     path = violation.path
-    written = _in_overrides(overrides_of(subject.job, "sagemaker"), path)
-    if not written and violation.kind == "missing":  # a missing field is reported at its own place
-        written = _in_overrides(overrides_of(subject.job, "sagemaker"), path[:-1])
-    if written:
-        return ("sagemaker_overrides", *written)
+    place_in_overrides = _in_overrides(overrides_of(subject.job, "sagemaker"), path)
+    if not place_in_overrides and violation.kind == "missing":  # a missing field is reported at its own place
+        place_in_overrides = _in_overrides(overrides_of(subject.job, "sagemaker"), path[:-1])
+    if place_in_overrides:
+        return ("sagemaker_overrides", *place_in_overrides)
     for start, place in _PLACES.items():
         if path[: len(start)] == start:
             return place(subject, path[len(start) :])

@@ -175,14 +175,14 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
     blanks and passes them to `/bin/sh`. Text with blanks is split, `*` becomes file names, quotes vanish, an empty text
     is lost, and text after a `;` is executed as a command (aws/sagemaker-training-toolkit, issue 128).
     """
-    found = read(subject).image
-    if read(subject).start.by != "toolkit" or found is None or found.toolkit is None:
+    image = read(subject).image
+    if read(subject).start.by != "toolkit" or image is None or image.toolkit is None:
         return
     parameters = resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job))
     for name, value in parameters.items():
-        if not arrives_intact(value, found.toolkit, script=subject.job.entry_point or "train.py"):
+        if not arrives_intact(value, image.toolkit, script=subject.job.entry_point or "train.py"):
             yield Fault(
-                f"the shell of toolkit {found.toolkit} would break `{name}`: `{value!r}`",
+                f"the shell of toolkit {image.toolkit} would break `{name}`: `{value!r}`",
                 add_entrypoint_hint(
                     subject, f"write it into a file in the source folder, and give `{name}` the file's name"
                 ),
@@ -201,8 +201,8 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
     """
     if read(subject).start.by != "toolkit" or subject.reading.launcher != "torchrun":
         return
-    found = read(subject).image
-    dashes = found is None or found.engine[0] != "pytorch" or numbers(found.engine[1]) >= (2,)
+    image = read(subject).image
+    dashes = image is None or image.engine[0] != "pytorch" or numbers(image.engine[1]) >= (2,)
     for name, value in resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job)).items():
         for word in misread(hyperparameter_argv({name: value}), dashes=dashes):
             better = f"call it `{name}_value`" if word == f"--{name}" else f"write another value for `{name}`"

@@ -89,9 +89,9 @@ def _template_of(error: Exception) -> tuple[AwsErrorTemplate, str]:
             code = "ResourceNotFound"
         return error_templates("codes").get(code) or _unknown(code, response), said
     names, templates = [kind.__name__ for kind in type(error).__mro__], error_templates("exceptions")
-    found = next((templates[name] for name in names if name in templates), None)
-    assert found is not None, f"{type(error).__name__} is not an error of botocore"
-    return found, str(error)
+    template = next((templates[name] for name in names if name in templates), None)
+    assert template is not None, f"{type(error).__name__} is not an error of botocore"
+    return template, str(error)
 
 
 def _unknown(code: str, response: JsonObject) -> AwsErrorTemplate:

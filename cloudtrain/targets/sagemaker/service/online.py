@@ -142,30 +142,30 @@ def _trusts_sagemaker(policy: JsonMapping) -> bool:
 def _buckets(plan: Plan) -> dict[str, ValuePath]:
     """Map each bucket that gets uploads or outputs to the path of the job field that names it, if one does."""
     request = plan.request
-    found: dict[str, ValuePath] = {}
+    buckets: dict[str, ValuePath] = {}
     for upload in plan.uploads:
-        found.setdefault(S3Uri.parse(upload.destination).bucket, ())
+        buckets.setdefault(S3Uri.parse(upload.destination).bucket, ())
     if "OutputDataConfig" in request:
-        found.setdefault(S3Uri.parse(request["OutputDataConfig"]["S3OutputPath"]).bucket, ())
+        buckets.setdefault(S3Uri.parse(request["OutputDataConfig"]["S3OutputPath"]).bucket, ())
     for item in request.get("ProcessingOutputConfig", {}).get("Outputs", ()):
         if "S3Output" in item:
             bucket = S3Uri.parse(item["S3Output"]["S3Uri"]).bucket
-            found.setdefault(bucket, ("outputs", item["OutputName"], "sagemaker"))
+            buckets.setdefault(bucket, ("outputs", item["OutputName"], "sagemaker"))
     if "CheckpointConfig" in request:
-        found.setdefault(S3Uri.parse(request["CheckpointConfig"]["S3Uri"]).bucket, ("checkpoint", "sagemaker"))
-    return found
+        buckets.setdefault(S3Uri.parse(request["CheckpointConfig"]["S3Uri"]).bucket, ("checkpoint", "sagemaker"))
+    return buckets
 
 
 def _bucket_check(bucket: str, path: ValuePath) -> Check:
     def look(asked: Asked) -> Iterator[Finding]:
         try:
-            found = asked.clients.call("s3", "head_bucket", Bucket=bucket)
+            answer = asked.clients.call("s3", "head_bucket", Bucket=bucket)
         except NotThere:
             hint = f"`aws s3 mb s3://{bucket} --region {asked.region}` makes it; or name another in [sagemaker]"
             yield _finding("SM905", f"there is no bucket `{bucket}`", hint, path)
             return
-        headers = found["ResponseMetadata"]["HTTPHeaders"]
-        region: str | None = found.get("BucketRegion") or headers.get("x-amz-bucket-region")
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        region: str | None = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
         if region and asked.region and region != asked.region:
             message = f"the bucket `{bucket}` is in `{region}`, and the job would run in `{asked.region}`"
             yield _finding("SM906", message, f'use a bucket of `{asked.region}`, or `region = "{region}"`', path)
@@ -216,11 +216,11 @@ def _secret_check(name: str, place: str) -> Check:
 
 
 def _quota(asked: Asked) -> Iterator[Finding]:
-    wanted = _quotas_needed(asked.request)
+    counts = _quotas_needed(asked.request)
     pages = asked.clients.pages("service-quotas", "list_service_quotas", ServiceCode="sagemaker", MaxResults=100)
     for page in pages:
         for quota in page["Quotas"]:
-            count = wanted.pop(quota["QuotaName"], 0)
+            count = counts.pop(quota["QuotaName"], 0)
             if count > quota["Value"]:
                 yield _finding(
                     "SM908",
@@ -229,7 +229,7 @@ def _quota(asked: Asked) -> Iterator[Finding]:
                     f"--quota-code {quota['QuotaCode']} --desired-value {count}`",
                     ("resources", "instance_count"),
                 )
-        if not wanted:
+        if not counts:
             return
 
 
@@ -275,7 +275,12 @@ def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refres
         {"Type": "TERM_MATCH", "Field": "productFamily", "Value": "ML Instance"},
     ]
     pages = clients.pages("pricing", "get_products", ServiceCode="AmazonSageMaker", Filters=filters, MaxResults=100)
-    prices = dict(found for page in pages for text in page.get("PriceList", ()) if (found := _price(text)) is not None)
+    prices = dict(
+        price_of_type
+        for page in pages
+        for text in page.get("PriceList", ())
+        if (price_of_type := _price(text)) is not None
+    )
     known = {name: price for name, price in sorted(prices.items()) if instance_named("sagemaker", name) is not None}
     if not known:
         raise TargetError(

@@ -219,8 +219,10 @@ def _with_failure(status: RunStatus, description: JsonMapping) -> RunStatus:
     said = message if message and (not reason or reason.startswith("AlgorithmError")) else reason
     if status.state is not RunState.FAILED and not (said and status.state is RunState.STOPPED):
         return status
-    found = reason_of(said or "")
-    return replace(status, reason=found.text, details=found.details, failed_rank=found.rank, exit_code=found.exit_code)
+    failure = reason_of(said or "")
+    return replace(
+        status, reason=failure.text, details=failure.details, failed_rank=failure.rank, exit_code=failure.exit_code
+    )
 
 
 def _with_money(status: RunStatus, description: JsonMapping, rate: float | None, now: float) -> RunStatus:

@@ -99,20 +99,20 @@ def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
     Returns False if the credentials do not allow reading from the bucket. If S3 does not report the checksum of an
     encrypted object, because the credentials cannot use its KMS key, hash and size suffice.
     """
-    found = None
+    answer = None
     for options in ({"ChecksumMode": "ENABLED"}, {}):
         try:
-            found = clients.call("s3", "head_object", **place, **options)
+            answer = clients.call("s3", "head_object", **place, **options)
             break
         except NotThere:
             return False
         except Denied:
             continue
-    if found is None:
+    if answer is None:
         return False
-    said, checksum = found["Metadata"], found.get("ChecksumSHA256")
+    said, checksum = answer["Metadata"], answer.get("ChecksumSHA256")
     checksum = checksum and checksum.partition("-")[0]  # the number of parts may follow it
-    is_whole = said.get(_SIZE) == str(found["ContentLength"]) and checksum in (None, said.get(_CHECKSUM))
+    is_whole = said.get(_SIZE) == str(answer["ContentLength"]) and checksum in (None, said.get(_CHECKSUM))
     return bool(said.get(_MARK) == sha256 and is_whole)
 
 
@@ -250,14 +250,14 @@ def download(
     into `destination`. If `path` is empty, all results are downloaded, each into a subfolder, such as `model/`. `lines`
     returns the log lines of the job.
     """
-    wanted = path.strip("/")
-    if not wanted:
+    place = path.strip("/")
+    if not place:
         with landing(destination) as staging:
             for name in places:
                 _stage(clients, places, name, "", staging, f"{name}/")
             _stage_logs(lines(), "", staging, f"{LOGS}/")
             return staging.move()
-    name, rest = _find(wanted, places)
+    name, rest = _find(place, places)
     with landing(destination) as staging:
         if name == LOGS:
             _stage_logs(lines(), rest, staging, "")
@@ -266,18 +266,18 @@ def download(
         files = staging.move()
     if not files:
         hint = f"a run writes to {', '.join(f'`{known}/`' for known in (*places, LOGS))}"
-        raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint, code="CT935")
+        raise TargetError(f"the run wrote nothing to `{place}`", hint=hint, code="CT935")
     return files
 
 
-def _find(wanted: str, places: Places) -> tuple[str, str]:
+def _find(place: str, places: Places) -> tuple[str, str]:
     """Split the wanted path into the name of a location, such as `model`, and the path below this location."""
     known = (*places, LOGS)
     for name in known:
-        rest = wanted.removeprefix(name)
-        if rest != wanted and rest[:1] in ("", "/") and ".." not in rest.split("/"):
+        rest = place.removeprefix(name)
+        if rest != place and rest[:1] in ("", "/") and ".." not in rest.split("/"):
             return name, rest.strip("/")
-    raise UsageError(f"`{wanted}` is not a result of the run", hint=did_you_mean(wanted, known), code="CT935")
+    raise UsageError(f"`{place}` is not a result of the run", hint=did_you_mean(place, known), code="CT935")
 
 
 def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Staging, prefix: str) -> None:

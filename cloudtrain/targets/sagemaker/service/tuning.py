@@ -53,24 +53,24 @@ class SageMakerTuner(SageMakerService):
 
     def status(self, ref: RunRef) -> RunStatus:
         """The metrics are the best objective value and the trial counts."""
-        _, found = self._find_job(ref)
-        state = STATES.get(found[TUNING.status], RunState.RUNNING)
-        counts = found.get("TrainingJobStatusCounters", {})
+        _, description = self._find_job(ref)
+        state = STATES.get(description[TUNING.status], RunState.RUNNING)
+        counts = description.get("TrainingJobStatusCounters", {})
         ended = sum(counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped"))
-        limits = found["HyperParameterTuningJobConfig"].get("ResourceLimits", {})
-        earlier = sum(self._trials_of(ref._replace(name=name)) for name in parents_of(found))
+        limits = description["HyperParameterTuningJobConfig"].get("ResourceLimits", {})
+        earlier = sum(self._trials_of(ref._replace(name=name)) for name in parents_of(description))
         total = limits.get("MaxNumberOfTrainingJobs", 0) + earlier
         metrics = {"trials": float(total), "ended": float(ended + earlier)}
-        best_job = found.get("OverallBestTrainingJob") or found.get("BestTrainingJob") or {}
+        best_job = description.get("OverallBestTrainingJob") or description.get("BestTrainingJob") or {}
         best = best_job.get("FinalHyperParameterTuningJobObjectiveMetric")
         if best is not None:
             metrics[best["MetricName"]] = float(best["Value"])
         return RunStatus(
             state,
-            found.get("FailureReason"),
-            created=seconds(found.get("CreationTime")),
-            started=seconds(found.get("CreationTime")),
-            ended=seconds(found.get(TUNING.ended)) if state.is_final else None,
+            description.get("FailureReason"),
+            created=seconds(description.get("CreationTime")),
+            started=seconds(description.get("CreationTime")),
+            ended=seconds(description.get(TUNING.ended)) if state.is_final else None,
             metrics=metrics,
         )
 
@@ -126,8 +126,8 @@ class SageMakerTuner(SageMakerService):
     def _trials_of(self, parent: RunRef) -> int:
         """Return the number of trials that the ended tuning job `parent` started; 0 if it was deleted."""
         if parent not in self._ended:
-            found = self._describe(parent, TUNING) or {}
-            self._ended[parent] = sum(found.get("TrainingJobStatusCounters", {}).values())
+            description = self._describe(parent, TUNING) or {}
+            self._ended[parent] = sum(description.get("TrainingJobStatusCounters", {}).values())
         return self._ended[parent]
 
 
