@@ -10,7 +10,7 @@ from typing import Any
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, LAUNCH_KEY
 from cloudtrain.targets.common.export import Call, Fields
 from cloudtrain.targets.sagemaker import request as keys
-from cloudtrain.targets.sagemaker.compile.places import ISOLATED_BUNDLE
+from cloudtrain.targets.sagemaker.compile.places import ISOLATED_BUNDLE, code_channel
 from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import (
     GROUPS,
@@ -305,12 +305,6 @@ FILE_SYSTEM = {
 _DEFAULTS = {"distribution": "FullyReplicated", "s3_data_type": "S3Prefix"}
 
 
-def isolated_code(uri: str) -> JsonObject:
-    """Return the channel that the SDK itself adds for the code of a network-isolated job."""
-    source = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
-    return {"ChannelName": CODE_CHANNEL, "DataSource": {"S3DataSource": source}}
-
-
 def fit_inputs(channels: list[JsonObject]) -> tuple[JsonObject, list[str]]:
     """Return the argument `inputs` of `fit`, by channel name, and the paths of fields that `fit` cannot express."""
     inputs: JsonObject = {}
@@ -380,10 +374,11 @@ def script_of(request: JsonObject, region: str) -> ToolkitScript | None:
 
 
 def _isolated_archive(channels: list[JsonObject]) -> str | None:
-    """Return the code archive's S3 address if the last channel is exactly the SDK's code channel; None otherwise."""
+    """Return the code archive's S3 address if the last channel is exactly the code channel that the SDK adds to a
+    network-isolated job; None otherwise."""
     last = channels[-1] if channels else {}
     uri = last.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri")
-    return uri if uri is not None and last == isolated_code(uri) else None
+    return uri if uri is not None and last == code_channel(uri, (), "download") else None
 
 
 def _decode(hyperparameters: dict[str, str]) -> JsonObject | None:

@@ -18,15 +18,13 @@ from dataclasses import dataclass
 
 from cloudtrain.errors import JobError, TargetError, dotted
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref
-from cloudtrain.targets.sagemaker.catalogue.images import device_of, image_of_uri, resolve_image
+from cloudtrain.targets.sagemaker.catalogue.images import SMP2_REPOSITORY, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.export import distributions as dist
 from cloudtrain.targets.sagemaker.export.distributions import ToolkitScript, fit_inputs, script_of
 from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject
 
 # Find the SDK version 2 class for a request's image, and the version arguments that select this image.
-
-_SMP2 = "smdistributed-modelparallel"
 
 _BASES = {"pytorch": "pytorch_version", "tensorflow": "tensorflow_version"}
 
@@ -38,7 +36,7 @@ def version_arguments(uri: str, region: str, types: Sequence[str], distribution:
         return None
     instance = next((name for name in types if device_of(name) == "gpu"), types[0])  # the SDK chooses by the same type
     smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get("smdistributed", {})
-    if smp2 != (image.repository == _SMP2):
+    if smp2 != (image.repository == SMP2_REPOSITORY):
         return None
     try:
         picked = resolve_image(
@@ -65,9 +63,7 @@ def version_arguments(uri: str, region: str, types: Sequence[str], distribution:
 
 HOOK = "DebugHookConfig"
 PROFILER = "ProfilerConfig"
-TENSORBOARD = "TensorBoardOutputConfig"
 DEBUG_RULES = "DebugRuleConfigurations"
-PROFILER_RULES = "ProfilerRuleConfigurations"
 
 _OF_RULES = {
     "RuleConfigurationName": "name",
@@ -90,9 +86,9 @@ def monitoring_arguments(fields: Fields, output: str) -> JsonObject:
         rows = ()
     rules = [_rule("Rule", row) for row in rows]
     if fields.take_if(f"{PROFILER}.DisableProfiler", False):  # the SDK refuses profiler rules if the profiler is off
-        rules += [_rule("ProfilerRule", row) for row in fields.take(PROFILER_RULES, ())]
+        rules += [_rule("ProfilerRule", row) for row in fields.take("ProfilerRuleConfigurations", ())]
     arguments = _hook(fields.take(HOOK), output) | ({"rules": rules} if rules else {})
-    board = fields.take(TENSORBOARD)
+    board = fields.take("TensorBoardOutputConfig")
     if board is not None:
         arguments["tensorboard_output_config"] = Call("sagemaker.debugger.TensorBoardOutputConfig", _places(board))
     return arguments | _profiler(fields, output)
@@ -144,8 +140,6 @@ def _profiler(fields: Fields, output: str) -> JsonObject:
 
 # Pass code, image and hyperparameters to SDK version 2, in one of the three forms of `estimator.py`.
 
-_PYTORCH_AND_TENSORFLOW = ("pytorch", "tensorflow")
-
 
 @dataclass(frozen=True)
 class Form:
@@ -172,7 +166,7 @@ def form_of(request: JsonObject, region: str) -> Form:
         return _plain(request)
     framework = _framework(request, script)
     checkpoint = request.get("CheckpointConfig", {})
-    if framework in _PYTORCH_AND_TENSORFLOW and HOOK in request and "LocalPath" in checkpoint:
+    if framework in ("pytorch", "tensorflow") and HOOK in request and "LocalPath" in checkpoint:
         return _plain(request, "Beside a checkpoint, the framework's class would turn the debugger off.")
     return _with_script(request, script, framework, region)
 
@@ -383,8 +377,6 @@ ALWAYS_SENT = (
 )
 """Fields that the SDK always sends, because it fills in missing ones."""
 
-METRICS = "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries"
-
 
 def estimator_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
     left_out = {".".join(path) for path in ALWAYS_SENT if path[1] not in request.get(path[0], {})}
@@ -394,7 +386,7 @@ def estimator_program(request: JsonObject, region: str, profile: str | None = No
     fields = Fields(request)
     arguments = _common(fields)
     experiment = fields.take("ExperimentConfig")
-    metrics = fields.take(METRICS)
+    metrics = fields.take("AlgorithmSpecification.EnableSageMakerMetricsTimeSeries")
     for path in ("AlgorithmSpecification.TrainingImage", "HyperParameters", "InputDataConfig"):  # see forms.py
         fields.take(path)
     left = fields.remaining_paths() + fit_inputs(request.get("InputDataConfig", []))[1]
