@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 import pytest
 
+from cloudtrain.cli.app import run_command
 from tests.cli.conftest import Cli
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-def complete(line: str, *, shell: str = "bash") -> list[str]:
-    """What the shell would offer at the end of `line`."""
+def complete(line: str, *, shell: str = "bash", process: bool = False) -> list[str]:
+    """What the shell would offer at the end of `line`: from this process, or from one of its own as a shell starts it."""
     words = line.split(" ")
     asked = {
         "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
         "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
         "zsh": {"_TYPER_COMPLETE_ARGS": line},
     }[shell]
-    environ = {**os.environ, **asked, "_CLOUDTRAIN_COMPLETE": f"complete_{shell}", "PYTHONPATH": str(REPOSITORY)}
+    asked["_CLOUDTRAIN_COMPLETE"] = f"complete_{shell}"
+    if not process:
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            for name, value in asked.items():
+                patch.setenv(name, value)
+            with suppress(SystemExit):
+                run_command([])
+        assert err.getvalue() == ""
+        return [word for word in out.getvalue().splitlines() if word]
+    environ = {**os.environ, **asked, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
         [sys.executable, "-m", "cloudtrain"], env=environ, capture_output=True, text=True, check=False
     )
@@ -33,8 +46,8 @@ def complete(line: str, *, shell: str = "bash") -> list[str]:
 
 def test_commands_and_options() -> None:
     """Commands by their beginning, options of a command."""
-    assert set(complete("cloudtrain st")) == {"status", "stop"}
-    assert "--processes-per-instance" in complete("cloudtrain submit --pro")
+    assert set(complete("cloudtrain st", process=True)) == {"status", "stop"}
+    assert "--processes-per-instance" in complete("cloudtrain submit --pro", process=True)
 
 
 def test_run_names(cli: Cli, scripted: Path, job: str) -> None:
@@ -76,7 +89,7 @@ def test_a_broken_store_is_silent(state_dir: Path) -> None:
     state_dir.mkdir()
     for file in ("runs.sqlite", "runs.db", "cloudtrain.db", "store.sqlite3"):
         (state_dir / file).write_text("no database")
-    assert complete("cloudtrain logs dig") == []
+    assert complete("cloudtrain logs dig", process=True) == []
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

@@ -99,6 +99,7 @@ def test_ctrl_c_leaves_the_run_alone(terminal: pexpect.spawn[str]) -> None:
     assert state() == "stopped"
 
 
+@pytest.mark.slow
 def test_killed_command_leaves_the_run_alone(terminal: pexpect.spawn[str], clean_environment: Path) -> None:
     """kill -9 of the command: the run goes on, and another shell follows it to its end, no line twice."""
     assert terminal.pid is not None
@@ -136,6 +137,7 @@ def test_follows_to_the_end_with_a_live_table(terminal: pexpect.spawn[str], clea
     assert [(run["job"], run["state"]) for run in listed] == [("steps", "succeeded")]
 
 
+@pytest.mark.slow
 def test_stop_while_following_ends_the_command(terminal: pexpect.spawn[str]) -> None:
     """Stopped from another shell, the follower ends by itself with 1 and says that the run was stopped."""
     assert shell("stop", "last").returncode == 0

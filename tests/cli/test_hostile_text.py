@@ -224,6 +224,7 @@ def test_files(cli: Cli, evil_job: str, clean_environment: Path, file: str, text
 
 
 @pytest.mark.usefixtures("_torch_is_known")
+@pytest.mark.slow
 def test_a_folder_with_a_hostile_name(cli: Cli, evil_job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The working directory and the files in it stand in plans and findings."""
     folder = tmp_path / EVIL.replace("/", "")

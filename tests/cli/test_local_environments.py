@@ -218,6 +218,7 @@ def test_a_killed_build_leaves_nothing_that_is_used(
 
 
 @pytest.mark.lifecycle
+@pytest.mark.slow
 def test_two_at_once_build_once(project: Path, state_dir: Path, uv: Path) -> None:
     """The second waits for the first, and both run."""
     commands = [

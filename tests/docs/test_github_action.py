@@ -89,6 +89,7 @@ def test_a_mistake_is_marked_at_its_line(workspace: Path) -> None:
     assert "jobs/good.yaml on sagemaker: no errors" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_finding_without_a_line_is_marked_on_the_first(workspace: Path) -> None:
     """A missing script, say, or a warning; a warning alone does not fail the step."""
     (workspace / "cloudtrain.toml").unlink()
@@ -112,6 +113,7 @@ def test_what_a_file_says_stays_inside_its_annotation(workspace: Path) -> None:
     assert not [line for line in done.stdout.splitlines() if line.startswith("::error::y")]
 
 
+@pytest.mark.slow
 def test_modules_of_the_repository_are_not_imported(workspace: Path) -> None:
     """A `yaml.py` or `cloudtrain/` in the checked repository is a file like any other."""
     for name in ("yaml.py", "json.py", "cloudtrain.py"):

@@ -125,7 +125,12 @@ def errors(findings: tuple[Finding, ...]) -> set[str]:
     return {finding.code for finding in findings if finding.level is Level.ERROR}
 
 
-@pytest.mark.parametrize("name", JOBS)
+EACH_CODE = {code for rules in (test_rules, aws, azure) for code in rules.CASES}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in EACH_CODE | MORE.keys() else pytest.mark.slow) for name in JOBS]
+)
 def test_a_hint_that_is_followed_helps(name: str, tmp_path: Path) -> None:
     """Each way out that a hint offers: the finding is gone, and no error is new. Only a notice may have no hint."""
     code, case = JOBS[name]

@@ -161,6 +161,7 @@ def test_killed_process(host: Host) -> None:
     assert host.failure == "process was killed by SIGKILL (most likely the host ran out of memory)"
 
 
+@pytest.mark.slow
 def test_missing_requirements(host: Host) -> None:
     """A requirements file that cannot be installed fails the job before the script starts, and says so."""
     files = {"train.py": RECORDER, "needs.txt": "./no-such-folder\n"}

@@ -57,6 +57,16 @@ def test_one_process_learns_the_digits(alone: Run) -> None:
 
 
 @pytest.mark.smoke
+def test_two_processes_begin_the_same(script: Path, tmp_path: Path) -> None:
+    """A short run alone and under bare torchrun: the same losses and the same accuracy."""
+    alone = run(tmp_path / "alone", sys.executable, script, "--epochs", "2")
+    found = run(tmp_path / "two", *TORCHRUN, "--standalone", "--nproc-per-node", "2", script, "--epochs", "2")
+    assert (alone.exit_code, found.exit_code) == (0, 0), alone.errors + found.errors
+    assert_same_losses(found, alone, at_least=5)
+    assert found.accuracies == alone.accuracies
+    assert len(alone.accuracies) == 2
+
+
 def test_two_processes_learn_the_same(script: Path, alone: Run, tmp_path: Path) -> None:
     """Under bare torchrun: the same losses to 5 decimals, the same accuracy, one report per step."""
     found = run(tmp_path, *TORCHRUN, "--standalone", "--nproc-per-node", "2", script)

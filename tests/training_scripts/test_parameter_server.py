@@ -91,6 +91,7 @@ def cycle(picks: list[int]) -> Iterator[int]:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 4), st.integers(0, 3), st.lists(st.integers(0, 11), min_size=1, max_size=30))
+@pytest.mark.slow
 def test_staleness_stays_within_what_the_bound_promises(
     server_module: ModuleType, workers: int, lead: int, picks: list[int]
 ) -> None:

@@ -182,6 +182,7 @@ def test_the_text_timeline(parts: dict[str, ModuleType]) -> None:
     assert timeline.as_text(events, width=9) == "0 |01...aabb|\n1 |.01aabb..|"
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_timeline(parts: dict[str, ModuleType], tmp_path: Path) -> None:
     """One file, a PNG, with a panel for each schedule."""
     pytest.importorskip("matplotlib")

@@ -60,6 +60,7 @@ def job(clean_environment: Path) -> ct.TrainingJob:
     )
 
 
+@pytest.mark.slow
 def test_a_run_on_a_cloud_can_be_stopped(fake: FakeAws, job: ct.TrainingJob) -> None:
     """`ps`, `status`, `logs` and `stop` work; the service is asked to stop the job."""
     run = ct.submit(job, ct.SageMaker(**TARGET))

@@ -183,6 +183,7 @@ def test_failed_trials_run_again(
     assert run.trials() == after
 
 
+@pytest.mark.slow
 def test_a_sweep_that_goes_on_prints_only_what_is_new(
     make_sweep: MakeSweep, started: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +229,7 @@ def test_a_damaged_journal_is_named(make_sweep: MakeSweep, capsys: pytest.Captur
         assert "[CT994]" in said
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_no_defect(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,6 +253,7 @@ def test_a_sweep_itself_does_not_wait_in_the_queue(make_sweep: MakeSweep, capsys
         assert "only its trials wait" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_whole_grid_has_no_more_trials(make_sweep: MakeSweep) -> None:
     """The hint never proposes more trials than the grid has combinations."""
     run = ended(make_sweep(search={"rate": [0.1, 0.2, 0.3]}, strategy="grid", trials=2))
@@ -374,6 +377,7 @@ def test_stop_ends_the_trials_of_a_driver_that_was_killed(
     assert [run.trial(number).status().state for number in (1, 2)] == [ct.RunState.STOPPED] * 2
 
 
+@pytest.mark.slow
 def test_two_that_continue_at_once_do_not_both_add_trials(make_sweep: MakeSweep, state_dir: Path) -> None:
     """The second is told that the sweep goes on, although no driver has taken over yet."""
     run = ended(make_sweep(trials=2))
@@ -386,6 +390,7 @@ def test_two_that_continue_at_once_do_not_both_add_trials(make_sweep: MakeSweep,
     assert run.wait(DEADLINE).metrics["trials"] == 4
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_although_its_driver_is_still_leaving(make_sweep: MakeSweep, state_dir: Path) -> None:
     """A driver notes the end in the store after it has written the end, and has its lock until then."""
     run = ended(make_sweep(trials=2))
@@ -398,6 +403,7 @@ def test_a_sweep_goes_on_although_its_driver_is_still_leaving(make_sweep: MakeSw
     release.join()
 
 
+@pytest.mark.slow
 def test_more_trials_than_are_drawn_at_random_need_optuna_before_they_start(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,6 +417,7 @@ def test_more_trials_than_are_drawn_at_random_need_optuna_before_they_start(
     assert run.wait(DEADLINE).metrics["trials"] == 3
 
 
+@pytest.mark.slow
 def test_an_array_from_the_command_line(
     make_sweep: MakeSweep, tmp_path: Path, started: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -531,6 +538,7 @@ drive(DrivenFolder(Path(sys.argv[1]), "sweep", sys.argv[2]), lambda: None)
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_a_sweep_with_a_sentence(
     make_sweep: MakeSweep, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_chain_of_three(here: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["failed", "was stopped", "was lost"])
+@pytest.mark.slow_after(1)
 def test_a_run_that_does_not_succeed_cancels_those_that_wait(here: Path, how: str) -> None:
     """The whole chain, and each says for which run it waited."""
     first = prepare(here, code=3)

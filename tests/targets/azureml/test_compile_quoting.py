@@ -243,6 +243,7 @@ def test_requirements_are_installed_first(code: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock, which every image of Linux has")
+@pytest.mark.slow
 def test_no_script_without_its_requirements(code: Path) -> None:
     """When pip fails the script does not start."""
     command = command_of(environment={"framework": "pytorch", "requirements": "missing.txt"})

@@ -106,6 +106,7 @@ def test_no_name_breaks_out_of_the_head(workspace: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - PYTHON_ALONE.keys()))
+@pytest.mark.slow_after(30)
 def test_ids_have_the_yamls_own_scheme(name: str) -> None:
     """Whatever is an id of Azure Resource Manager starts with `azureml:` there, and there alone."""
     job = loaded(plan_of(CASES[name]))
@@ -264,6 +265,7 @@ ml_client.jobs.create_or_update(job=job)
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow_after(30)
 def test_the_code_makes_one_job_and_sends_it(name: str) -> None:
     """Whatever the job holds, it is Python, with one `command` and one call of the client."""
     code = plan_of(CASES[name]).to_python()

@@ -84,6 +84,7 @@ def test_each_instance_cleans_its_share_and_the_next_job_reads_it_all(
     assert species == ["a.csv", "b/c.csv", "b/d.csv"]
 
 
+@pytest.mark.slow
 def test_an_instance_that_fails_is_named(fake: FakeAzure, prepare: ct.ProcessingJob) -> None:
     """Its exit code, its log and the end of what it wrote."""
     job = prepare.replace(

@@ -88,6 +88,7 @@ def test_the_code_says_why_it_is_not() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow_after(40)
 def test_all_code_is_python_within_its_width(name: str) -> None:
     """It parses, it is the same each time, and only a text that cannot be broken is wider than 88 columns."""
     code = plan_of(CASES[name]).to_python()
