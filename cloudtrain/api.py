@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.costs import RunCost
     from cloudtrain.lifecycle.once import Submitted
     from cloudtrain.lifecycle.past import Changes, Difference, Side
-    from cloudtrain.lifecycle.record import SentJob
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.lifecycle.sweep_plan import ReadySweep
 
@@ -389,35 +388,44 @@ def diff(
     Raises:
         RunNotFound: no run has the given name, or the store has no record of what was sent for it.
     """
-    from cloudtrain.lifecycle.past import difference
+    from cloudtrain.lifecycle.past import Side, difference
 
-    found = [_resolve(item) for item in (before, after)]
-    other = [_target_of_side(item) for item in reversed(found)]
-    instead = target if target is not None else other[0], target if target is not None else other[1]
-    one = _side(before, found[0], instead[0], profile)
-    return difference(one, _side(after, found[1], instead[1], profile), load_settings())
+    items = [_resolve(item) for item in (before, after)]
+    others = [_target_of_side(item) for item in reversed(items)]
+    sides = list[Side]()
+    for named, item, other in zip((before, after), items, others, strict=True):
+        if isinstance(item, Side):
+            sides.append(item)
+        else:
+            title = str(named) if isinstance(named, str | Path) else item.name
+            place = where(other if target is None else target, near=item.folder, profile=profile)
+            sides.append(Side.of_job(title, prepare(item, place)))
+    return difference(sides[0], sides[1], load_settings())
 
 
-def _resolve(item: Run | Plan | AnyJob | str | Path) -> SentJob | Mapping[str, Any] | AnyJob:
-    """Load one side of the comparison: what was sent for a run, the data of a plan, or a job."""
+def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
+    """Load one side of the comparison: a run, a plan, or a job, which may be compiled for the other side's target."""
     from cloudtrain.lifecycle.find import run
+    from cloudtrain.lifecycle.past import Side
     from cloudtrain.lifecycle.run import Run
 
-    if isinstance(item, Run):
-        return item.show()
     if isinstance(item, Plan):
-        return item.to_dict()
-    if not isinstance(item, str | Path):
+        data = item.to_dict()
+        return Side(data["run_name"], data)
+    if isinstance(item, str | Path):
+        path = Path(item)
+        if str(item).startswith(BUNDLED):
+            return load_job(item)
+        if path.suffix == ".py" and path.is_file():
+            return TrainingJob.from_script(path)
+        if path.suffix.lower() in (".yaml", ".yml", ".toml", ".json") or path.is_file():
+            plan = _plan_in(path)
+            return load_job(path) if plan is None else Side(str(item), plan)
+        item = run(str(item))
+    if not isinstance(item, Run):
         return item
-    text = str(item)
-    if text.startswith(BUNDLED):
-        return load_job(text)
-    path = Path(text)
-    if path.suffix == ".py" and path.is_file():
-        return TrainingJob.from_script(path)
-    if path.suffix.lower() not in (".yaml", ".yml", ".toml", ".json") and not path.is_file():
-        return run(text).show()
-    return _plan_in(path) or load_job(path)
+    sent = item.show()
+    return Side.of_run(sent.name, sent.ref, sent.kept)
 
 
 def _plan_in(path: Path) -> Mapping[str, Any] | None:
@@ -432,24 +440,12 @@ def _plan_in(path: Path) -> Mapping[str, Any] | None:
     return data if is_plan else None
 
 
-def _target_of_side(found: SentJob | Mapping[str, Any] | AnyJob) -> AnyTarget:
+def _target_of_side(item: Side | AnyJob) -> AnyTarget:
     """Return the target of one side of the comparison, for which a job on the other side is compiled. None if this side
     is a job itself."""
-    from cloudtrain.lifecycle.record import SentJob, settings_of
-
-    if isinstance(found, SentJob):
-        return settings_of(found.kept) or found.ref.target
-    return found["target"] if isinstance(found, Mapping) else None
-
-
-def _side(given: object, found: SentJob | Mapping[str, Any] | AnyJob, target: AnyTarget, profile: str | None) -> Side:
     from cloudtrain.lifecycle.past import Side
-    from cloudtrain.lifecycle.record import SentJob
+    from cloudtrain.lifecycle.record import settings_of
 
-    if isinstance(found, SentJob):
-        return Side.of_run(found.name, found.ref, found.kept)
-    if isinstance(found, Mapping):
-        return Side(str(given) if isinstance(given, str | Path) else found["run_name"], found)
-    place = where(target, near=found.folder, profile=profile)
-    title = str(given) if isinstance(given, str | Path) else found.name
-    return Side.of_job(title, prepare(found, place))
+    if not isinstance(item, Side):
+        return None
+    return (None if item.kept is None else settings_of(item.kept)) or item.plan["target"]

@@ -91,8 +91,7 @@ def write_code(tree: Tree, destination: Path) -> list[str]:
 
 def _places(entries: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
     """Map the path of each file to a location at which the file still has its original content. Searches the folders
-    one after the other until all files are found. Files without such a location are left out.
-    """
+    one after the other until all files are found. Files without such a location are left out."""
     left, places = [entry for entry in entries if entry.target is None], dict[str, str]()
     while left:
         folder = next(folders, None)

@@ -40,8 +40,7 @@ def clean(state_dir: Path) -> None:
 
 def _clean_environments(parent: Path, *, are_used: bool) -> None:
     """Remove the remains of interrupted builds, and broken links. Also remove environments that no submit has used for
-    two weeks. If `are_used`, unfinished runs may use these environments, so they are kept.
-    """
+    two weeks. If `are_used`, unfinished runs may use these environments, so they are kept."""
     links = [item for item in parent.glob("*") if item.is_symlink()]
     linked = {link.resolve().parent for link in links}
     for folder in _folders(parent):

@@ -74,8 +74,7 @@ class Sum:
 
 def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
     """Return the cost of a run: the billed cost, or without a bill, the run's duration times the price at submission.
-    `money` holds the price and the bill that the store keeps; `now` is in seconds since the epoch.
-    """
+    `money` holds the price and the bill that the store keeps; `now` is in seconds since the epoch."""
     known = money or Money()
     cost = RunCost(run.job_name, run.target, run.created, tags)
     target = usable_target(run.target)
@@ -98,8 +97,7 @@ def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, st
 
 def grouping(by: str) -> Callable[[RunCost], str] | None:
     """Return a function that maps a run to its group by `job`, `month`, `target` or `tag:KEY`; None if `by` is another
-    text.
-    """
+    text."""
     simple: dict[str, Callable[[RunCost], str]] = {
         "job": lambda run: run.job,
         "month": lambda run: datetime.fromtimestamp(run.created).astimezone().strftime("%Y-%m"),

@@ -30,8 +30,7 @@ _NOT_FOUND = "checkpoints: the script said that it saved, but not where the next
 
 class Verdict(NamedTuple):
     """The result of a rehearsal. `kind` is `same` if the training survived, otherwise a name for the problem, such as
-    `skipped`. `words` is the result in one line; `look_at` lists possible causes, the most likely first.
-    """
+    `skipped`. `words` is the result in one line; `look_at` lists possible causes, the most likely first."""
 
     kind: str
     words: str
@@ -55,8 +54,7 @@ class CurveDifference(NamedTuple):
 @dataclass(frozen=True)
 class Comparison:
     """The curves of the three runs: for each run, the reported metrics by step. `saved_at` is the step at which the
-    script saved, by its own report; None without a report.
-    """
+    script saved, by its own report; None without a report."""
 
     whole: Curve
     interrupted: Curve
@@ -98,20 +96,18 @@ class Comparison:
 
     def first_difference(self, found: Curve) -> CurveDifference | None:
         """Return the first value of `found` that differs from the uninterrupted run by more than the tolerance; None
-        without a difference. The tolerance is relative for values above 1.
-        """
-        pairs = _pairs(self.whole, found, self.metrics)
-        return next((pair for pair in pairs if not _is_close(pair.whole, pair.found, self.tolerance)), None)
+        without a difference. The tolerance is relative for values above 1."""
+        for pair in _pairs(self.whole, found, self.metrics):
+            size = abs(pair.whole) if isfinite(pair.whole) else 1.0
+            is_close = _distance(pair.whole, pair.found) <= self.tolerance * max(1.0, size)
+            if not is_close:
+                return pair
+        return None
 
     def verdict(self) -> Verdict:
         """Return the verdict. The checks run in a fixed order, and the first failed check decides."""
-        for question in (
-            self._does_not_repeat,
-            self._saved_nothing,
-            self._went_too_far,
-            self._left_out_steps,
-            self._differs,
-        ):
+        first = (self._does_not_repeat, self._saved_nothing, self._went_too_far)
+        for question in (*first, self._left_out_steps, self._differs):
             if (verdict := question()) is not None:
                 return verdict
         if not self.largest_difference:
@@ -150,9 +146,8 @@ class Comparison:
             return None
         if len(missing) == len(due) and self.resumed:
             words = f"after the interruption no loss is reported at a step of the whole run ({due[0]}, ...)"
-            return Verdict(
-                "incomparable", words, ("reports: report when `step % n == 0`, with the step of the training",)
-            )
+            advice = "reports: report when `step % n == 0`, with the step of the training"
+            return Verdict("incomparable", words, (advice,))
         words = f"{len(missing)} reported steps are missing, the first is {missing[0]}"
         return Verdict("skipped", words, ("position: the resumed run must go on with the step after the saved one",))
 
@@ -163,8 +158,7 @@ class Comparison:
     def _suspects(self, step: int) -> tuple[str, ...]:
         """Return the possible causes of a difference that begins at `step`. At the first resumed step, these are causes
         such as the data order; at a later step, causes such as the optimizer state. If the steps around the resumption
-        were not reported, return all of these causes.
-        """
+        were not reported, return all of these causes."""
         first = self.resumed_at
         if first is None or first not in self.whole or first - 1 not in {*self.whole, self.saved_at}:
             return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
@@ -173,8 +167,7 @@ class Comparison:
 
 def curve_of(reports: Iterable[Mapping[str, float]], metrics: Sequence[str]) -> dict[int, dict[str, float]]:
     """Return a curve, which maps each step to its metrics. Reports without a step or without any of the metrics are
-    skipped. The last report of a step counts.
-    """
+    skipped. The last report of a step counts."""
     curve: dict[int, dict[str, float]] = {}
     for report in reports:
         values = {name: report[name] for name in metrics if name in report}
@@ -198,14 +191,9 @@ def _pairs(whole: Curve, found: Curve, metrics: Sequence[str]) -> list[CurveDiff
     ]
 
 
-def _is_close(one: float, other: float, tolerance: float) -> bool:
-    return _distance(one, other) <= tolerance * max(1.0, abs(one) if isfinite(one) else 1.0)
-
-
 def _distance(one: float, other: float) -> float:
     """Return the absolute difference of two values: zero if both are equal or both are NaN, infinite if only one is
-    NaN.
-    """
+    NaN."""
     if one == other or (isnan(one) and isnan(other)):
         return 0.0
     return abs(one - other) if isfinite(one) and isfinite(other) else inf

@@ -95,8 +95,7 @@ def resolve_run_inputs(
 
 def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, RunState | None]:
     """Return the current state of each run; None if the run no longer exists, and `PENDING` if its target does not
-    answer.
-    """
+    answer."""
     from cloudtrain.lifecycle.waiting import ChainService
 
     service = ChainService(settings.environ, settings.state_dir)
@@ -164,8 +163,7 @@ class _Search:
     def _state(self, row: RunRecord) -> RunState:
         """Return the run's last recorded state. If that is not final, and runs can wait for other runs on the target,
         ask the target for the state. It is `lost` if the run no longer exists. A stopped sweep that has a best trial
-        counts as succeeded.
-        """
+        counts as succeeded."""
         state = RunState(row.state)
         if row.key.startswith((SWEEP, TUNER)):  # a stopped sweep still has a best trial
             has_best = state is RunState.STOPPED and self._store is not None and self._store.outputs_of(row.name)
@@ -306,8 +304,7 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
 
 def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
     """Return `job` for a local run that emulates another target. Inputs that a submit to the emulated target would
-    upload are not uploaded: the run reads them from their paths on this machine.
-    """
+    upload are not uploaded: the run reads them from their paths on this machine."""
     changes: dict[str, Any] = {
         name: item.model_copy(
             update={emulated.name: None, DEFAULT_TARGET: item.of(DEFAULT_TARGET) or item.of(emulated.name)}

@@ -189,8 +189,7 @@ def needs_recovery(store: Store, record: RunRecord) -> bool:
 
 def _is_own(store: Store, record: RunRecord) -> bool:
     """Return whether the submission was made with this store. A copied store also contains submissions of the original
-    store, which reports them itself.
-    """
+    store, which reports them itself."""
     return record.store in ("", store.salt)
 
 
@@ -216,8 +215,7 @@ def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None])
 
 def _same(store: Store, sending: Sending) -> list[RunRecord]:
     """Return unfinished submissions of the same job from this store: first the accepted ones, then the others. Both
-    groups are ordered newest first.
-    """
+    groups are ordered newest first."""
 
     def is_same(item: RunRecord) -> bool:
         is_key = item.key == sending.key
@@ -231,8 +229,7 @@ def _same(store: Store, sending: Sending) -> list[RunRecord]:
 @contextmanager
 def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
     """Lock a record against all other processes and yield its current version. Yield None if its submitter is alive, or
-    if the record was forgotten.
-    """
+    if the record was forgotten."""
     lock = store.lock(record.name)
     if lock is None:
         yield None
@@ -321,8 +318,7 @@ def _is_taken(service: Service, plan: Plan) -> bool:
 
 def _report(store: Store, sending: Sending, submitted: Submitted) -> Submitted:
     """Record that the target has the run, show the run to the user, and record it as reported. The run is shown even if
-    the store can no longer be written, because the run costs money.
-    """
+    the store can no longer be written, because the run costs money."""
     on_run = sending.watch.on_run or (lambda _: None)
     try:
         if not submitted.adopted:
@@ -338,8 +334,7 @@ def _report(store: Store, sending: Sending, submitted: Submitted) -> Submitted:
 
 def _forget_if_not_there(store: Store, service: Service, record: RunRecord, error: BaseException) -> None:
     """Forget a record if its run cannot exist: the request was not sent yet, the target refused it, or the target has
-    no such run and no request can be in transit any more.
-    """
+    no such run and no request can be in transit any more."""
     current = store.get(record.name)
     if current is None or current.stage in ("accepted", "reported"):
         return
@@ -377,8 +372,7 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
 
 def _withdraw(service: Service, record: RunRecord) -> bool:
     """Withdraw the request for a run. Return True if the request can never create a run from now on. That is also so if
-    another user's run has the name, because names are unique.
-    """
+    another user's run has the name, because names are unique."""
     try:
         return service.withdraw(record.ref)
     except NameTaken:
@@ -387,6 +381,5 @@ def _withdraw(service: Service, record: RunRecord) -> bool:
 
 def _may_arrive_for(store: Store, service: Service, record: RunRecord) -> float:
     """Return for how many more seconds the request may be in transit. If this machine was rebooted after the request
-    was sent, only the time since the reboot counts as elapsed.
-    """
+    was sent, only the time since the reboot counts as elapsed."""
     return service.in_flight - store.seconds_since(record.name, "sent", at_least=True)

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from cloudtrain.plans.document import Block
 
 
-# Changes since a job's last run, determined without asking a target.
-
 _QUICK = 50 << 20
 """Size of code in bytes up to which the changed lines of files are counted."""
+
+_LONGEST = 60
 
 
 class Changes(NamedTuple):
@@ -53,9 +53,8 @@ class Changes(NamedTuple):
 
 
 def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Changes | None:
-    """Return the changes since the newest run of a job with the same name. None if there is no such run, if it is a
-    sweep, or if the store has no record of its submission.
-    """
+    """Return the changes since the newest run of a job with the same name, without asking a target. None if there is no
+    such run, if it is a sweep, or if the store has no record of its submission."""
     last = next(iter(store.newest(limit=1, job=ready.written.name)), None)
     kept = None if last is None else store.kept(last.name)
     if last is None or kept is None or kept.kind == SWEEP:
@@ -67,8 +66,7 @@ def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Changes | None
 
 def hashes(files: Sequence[Entry | KeptFile]) -> dict[str, tuple[object, ...]]:
     """Map the path of each file to the properties that must match for two files to be equal. cloudtrain's own files are
-    left out.
-    """
+    left out."""
     return {
         file.path: (file.sha256, file.executable, file.target) for file in files if not file.path.startswith(RUNTIME)
     }
@@ -80,9 +78,6 @@ def shown(value: Any) -> str:
         return "(not set)"
     text = value if isinstance(value, str) and value.strip() == value and value else json.dumps(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-
-
-_LONGEST = 60
 
 
 def _name(change: Change) -> str:
@@ -102,33 +97,9 @@ def _of_target(last: RunRecord, kept: JobRecord, ready: Ready) -> Iterator[Chang
 def _of_code(last: RunRecord, kept: JobRecord, ready: Ready) -> Iterator[FileChange]:
     if kept.bundle == ready.tree.sha256 or not kept.files:
         return
-    before, after = hashes(kept.files), hashes(ready.tree.entries)
-    changed = [path for path in before.keys() & after.keys() if before[path] != after[path]]
-    entries = {entry.path: entry for entry in ready.tree.entries}
-    with ExitStack() as stack:
-        old: Mapping[str, str] = {}
-        is_here = "folder" in target_of(last.target).parts
-        if changed and is_here and ready.tree.identity.size < _QUICK:
-            from cloudtrain.targets.registry import service_of
-
-            with suppress(CloudtrainError):
-                service = service_of(last.target, ready.where.here)
-                old = stack.enter_context(code_of(kept, last.ref, service, only=changed)).included
-        yield from file_changes(
-            before,
-            after,
-            lambda path: content(old.get(path)),
-            lambda path: content(ready.tree.location(entries[path])),
-            names=("", ""),
-        )
-
-
-def content(place: str | None) -> bytes | None:
-    """Return the content of a file; None if it cannot be read."""
-    try:
-        return None if place is None else Path(place).read_bytes()
-    except OSError:
-        return None
+    before, after = Side.of_run("", last.ref, kept), Side("", {}, tree=ready.tree)
+    is_quick = "folder" in target_of(last.target).parts and ready.tree.identity.size < _QUICK
+    yield from _code_changes(before, after, ready.where.here if is_quick else None, [])
 
 
 _NAME = "RUN-NAME"
@@ -174,8 +145,13 @@ class Side:
     @property
     def bundle(self) -> str | None:
         """The hash of the code."""
-        found = {item["sha256"] for item in self.plan.get("uploads", ()) if item["kind"] == "code"}
-        return next(iter(found), None) if self.kept is None else self.kept.bundle
+        hashes = (item["sha256"] for item in self.plan.get("uploads", ()) if item["kind"] == "code")
+        return next(hashes, None) if self.kept is None else self.kept.bundle
+
+    @property
+    def files(self) -> Sequence[Entry | KeptFile]:
+        """The files of the code."""
+        return self.tree.entries if self.tree is not None else () if self.kept is None else self.kept.files
 
 
 @dataclass(frozen=True)
@@ -259,23 +235,16 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
         after=after.title,
         target=tuple(changed),
         job=job,
-        request=tuple(_request_changes(before, after)),
+        request=tuple(changes_between(before.request, after.request)) if targets[0] == targets[1] else (),
         code=code,
         bundles=(before.bundle, after.bundle),
         notes=tuple(notes),
     )
 
 
-def _request_changes(before: Side, after: Side) -> Iterator[Change]:
-    """Yield the changes between two requests; none for different targets, which have no fields in common."""
-    if before.plan["target"] == after.plan["target"]:
-        yield from changes_between(before.request, after.request)
-
-
-def _code_changes(before: Side, after: Side, settings: Settings, notes: list[str]) -> Iterator[FileChange]:
-    assert before.kept is not None, "a side with a job has it"
-    assert after.kept is not None, "a side with a job has it"
-    old, new = hashes(before.kept.files), hashes(after.kept.files)
+def _code_changes(before: Side, after: Side, settings: Settings | None, notes: list[str]) -> Iterator[FileChange]:
+    """Yield the files that differ, with their changed lines unless `settings` is None."""
+    old, new = hashes(before.files), hashes(after.files)
     changed = {path for path in old.keys() & new.keys() if old[path] != new[path]}
     with ExitStack() as stack:
         first, second = (_contents(side, changed, settings, stack, notes) for side in (before, after))
@@ -283,11 +252,11 @@ def _code_changes(before: Side, after: Side, settings: Settings, notes: list[str
 
 
 def _contents(
-    side: Side, paths: set[str], settings: Settings, stack: ExitStack, notes: list[str]
+    side: Side, paths: set[str], settings: Settings | None, stack: ExitStack, notes: list[str]
 ) -> Callable[[str], bytes | None]:
     tree = side.tree
-    if not paths:
-        return _nothing
+    if not paths or settings is None:
+        return lambda _: None
     if tree is None:
         assert side.kept is not None, "a run without it is not compared"
         assert side.ref is not None, "a side without a tree is a run"
@@ -296,13 +265,15 @@ def _contents(
             tree = stack.enter_context(code_of(side.kept, side.ref, service, only=paths))
         except CloudtrainError as error:
             notes.append(f"the lines of changed files are not shown: {error.message}")
-            return _nothing
+            return lambda _: None
     places = {entry.path: tree.location(entry) for entry in tree.entries}
-    return lambda path: content(places.get(path))
 
+    def content(path: str) -> bytes | None:
+        with suppress(OSError):
+            return Path(places[path]).read_bytes()
+        return None
 
-def _nothing(_: str) -> bytes | None:
-    return None
+    return content
 
 
 def _map(value: Any, change: Callable[[str], str]) -> Any:

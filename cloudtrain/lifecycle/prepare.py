@@ -149,8 +149,7 @@ def _code_of(job: AnyJob, here: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]
 
 def _conda_text(job: AnyJob, tree: Tree) -> str | None:
     """Return the text of the conda file; None if the job names none, or if the bundle does not contain the file, which
-    compile reports. Raises JobError if the file is unreadable.
-    """
+    compile reports. Raises JobError if the file is unreadable."""
     name = job.environment.conda_file
     entry = next((entry for entry in tree.entries if entry.path == name), None)
     if entry is None:
@@ -166,8 +165,7 @@ def _conda_text(job: AnyJob, tree: Tree) -> str | None:
 
 def _build_hash(job: AnyJob, tree: Tree) -> str | None:
     """Return the hash of the content of the build folder, inside or outside of the source folder; None if the job names
-    none, or if the folder contains no Dockerfile.
-    """
+    none, or if the folder contains no Dockerfile."""
     if job.environment.build is None:
         return None
     files = below(tree.entries, job.environment.build)
@@ -177,8 +175,7 @@ def _build_hash(job: AnyJob, tree: Tree) -> str | None:
 
 def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
     """Return the hash of the job's requirements file and all files that the file names, such as wheels; None if the job
-    names no requirements file, or if the bundle has no such file that can be read.
-    """
+    names no requirements file, or if the bundle has no such file that can be read."""
     if job.environment.requirements is None:
         return None
     from cloudtrain.lifecycle.inputs import requirements_hash
@@ -237,8 +234,7 @@ class Ready:
     @classmethod
     def from_json(cls, work: AnyJob, data: Mapping[str, Any], here: Settings) -> Ready:
         """Return the job `work` with the data that `to_json` and `beside` have returned, perhaps of an earlier version.
-        The code is known by its hash alone, so nothing about the job's files can be asked.
-        """
+        The code is known by its hash alone, so nothing about the job's files can be asked."""
         where = Where.from_json(data, here._replace(cwd=Path(data["cwd"])) if "cwd" in data else here)
         bundle = Bundle(**data["bundle"])
         context = CompileContext(
@@ -275,8 +271,7 @@ class Ready:
     @cached_property
     def key(self) -> str:
         """Hash of the job's name and of the plan without its run name. Submissions with equal keys are for the same
-        job. The key stays the same when a run that the job waits for has ended.
-        """
+        job. The key stays the same when a run that the job waits for has ended."""
         return submission_key(self.draft)
 
     @property
@@ -294,8 +289,7 @@ class Ready:
 
     def plan(self, counter: int, salt: str) -> Plan:
         """Return the plan of run number `counter`, with the findings of the checks on this machine. The run's
-        name depends on `counter` and on `salt`, the store's salt.
-        """
+        name depends on `counter` and on `salt`, the store's salt."""
         name = run_name(self.work.name, self.key, self.where.here.submitter, salt, counter)
         plan = (self._compile(self.context.after) if self.context.after else self.draft).renamed(name)
         findings = check_plan(self._subject(plan), ignore=self.ignore)
@@ -308,8 +302,7 @@ class Ready:
 
     def hourly_price(self, plan: Plan) -> float | None:
         """Return the list price in US dollars per hour for all instances; None if the target is free or the price is
-        unknown.
-        """
+        unknown."""
         if not self.where.target.facts.is_paid:
             return None
         price = self._subject(plan).reading.machines.price
@@ -317,8 +310,7 @@ class Ready:
 
     def rate_and_limit(self) -> tuple[float | None, int | None]:
         """Return the price in US dollars per hour for all instances, and the maximum run time in seconds. Unknown
-        values are None; both are None if the target is free.
-        """
+        values are None; both are None if the target is free."""
         if not self.where.target.facts.is_paid:
             return None, None
         return self.hourly_price(self.draft), self._subject(self.draft).reading.longest_run
@@ -326,8 +318,7 @@ class Ready:
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
         """Return the plan with findings of the target about the plan and about the runs that the job reads from. With
         `ask=False`, only the runs are checked. With `may_wait`, unfinished runs and their missing output are not
-        reported. A plan with errors is returned unchanged.
-        """
+        reported. A plan with errors is returned unchanged."""
         if plan.errors:
             return plan
         ignored = {rule_named(code).code for code in self.ignore}
@@ -377,8 +368,7 @@ class Ready:
 
     def with_findings(self, error: JobError) -> JobError:
         """Return the error with the problems in `error`, which compile raised, and the errors that the rules find, each
-        with its position in the job file.
-        """
+        with its position in the job file."""
         plan = getattr(error, "plan", None)
         subject = self._subject(plan or Plan(self.where.settings.type, NAMELESS, self.work.name, {}))
         findings = check_plan(subject, ignore=self.ignore, portable=plan is None)
@@ -430,8 +420,7 @@ def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
 
 def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
     """Yield notes for the plan about code from outside of the source folder. The job's conda file and build folder,
-    which are the keys of `beside`, are left out.
-    """
+    which are the keys of `beside`, are left out."""
     included = [path for path in tree.included if path.split("/", 1)[0] not in beside]
     if included:
         names = [f"`{escape_path(path)}`" for path in included]
@@ -471,8 +460,7 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
 
 class _Source(NamedTuple):
     """The location of the code. By default, the code is everything in `folder`. With `alone`, it is only `file` in
-    `folder`; a job without code has `alone` and no `file`.
-    """
+    `folder`; a job without code has `alone` and no `file`."""
 
     folder: Path
     file: str | None = None
@@ -494,8 +482,7 @@ def _source_of(job: AnyJob, settings: Settings) -> _Source:
 
 def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str, str], list[str]]:
     """Find the conda file and the build folder of a job if they are outside of the code. Return the job with their
-    names in the bundle, a mapping from these names to their locations, and notes for the plan.
-    """
+    names in the bundle, a mapping from these names to their locations, and notes for the plan."""
     changes, beside, notes = dict[str, str](), dict[str, str](), list[str]()
     for field in ("conda_file", "build"):
         written = getattr(job.environment, field)

@@ -43,8 +43,7 @@ class JobSource(NamedTuple):
 
     def overridden_secrets(self) -> Iterator[str]:
         """Yield the secrets in the overrides and in the job file. The final job may lack them, because an override
-        replaced their values. If there are no overrides, yield nothing.
-        """
+        replaced their values. If there are no overrides, yield nothing."""
         if not self.overrides:
             return
         for override in self.overrides:
@@ -55,8 +54,7 @@ class JobSource(NamedTuple):
 
     def hidden_text(self, secrets: Secrets) -> str | None:
         """Return the text of the job file without secrets, also in comments. None if there is no file, or if a
-        secret cannot be found in the text, for example because it is written with escapes or over several lines.
-        """
+        secret cannot be found in the text, for example because it is written with escapes or over several lines."""
         if self.text is None:
             return None
         secrets = secrets._replace(values=(*secrets.values, *_secrets_in_file(self.text)))
@@ -77,8 +75,7 @@ class JobSource(NamedTuple):
 
 def keep_plan(ready: Ready, job: AnyJob | Sweep, plan: Plan, commit: Commit, source: JobSource) -> JobRecord:
     """Return the record of the plan of a job or sweep. For a sweep, `ready` is its first trial. The trial's fields
-    and hourly price are left out, because each trial has its own record.
-    """
+    and hourly price are left out, because each trial has its own record."""
     fields, compiled, kind = fields_of(job), fields_of(ready.work), kind_of_job(job)
     settings = settings_fields(ready.where.settings)
     content = replace(plan, processes=()).to_dict()
@@ -131,8 +128,7 @@ def settings_of(kept: JobRecord) -> TargetSettings | None:
 
 def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
     """Yield where `raw`, the content of a record, contains secrets. For `raw["job"]` and `raw["prepared"]`, yield the
-    path of each secret value, in the syntax of `--set`. For other keys of `raw`, such as `settings`, yield the key.
-    """
+    path of each secret value, in the syntax of `--set`. For other keys of `raw`, such as `settings`, yield the key."""
     if not any(secrets):
         return
     for part, value in raw.items():

@@ -49,8 +49,7 @@ def salt_of_new_store(folder: Path) -> str:
 
 def location_in(folder: Path) -> str:
     """Return the location of the store in `folder`, as a hash of host, path and inode; empty if there is no store. A
-    copy has another location. A reboot does not change the location.
-    """
+    copy has another location. A reboot does not change the location."""
     file = folder / STORE_FILE
     try:
         return _hash(os.uname().nodename, os.path.realpath(file), str(file.stat().st_ino))

@@ -61,8 +61,7 @@ class Original:
 
     def repeat(self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None) -> LaunchSpecification:
         """Return the original's specification for a run called `name`. `checkpoint_of` names the run whose checkpoints
-        the repetition uses; default: its own. `hold_at` is the step at which the repetition waits for SIGTERM.
-        """
+        the repetition uses; default: its own. `hold_at` is the step at which the repetition waits for SIGTERM."""
         homes = self._homes(name, checkpoint_of or name)
         paths = "|".join(map(re.escape, homes))
         places_or_name = re.compile(rf"(?<![\w./-])(?:{paths})(?![\w.-])|{re.escape(self.spec.name)}(?!\d)")
@@ -78,8 +77,7 @@ class Original:
 
     def _homes(self, name: str, checkpoint_of: str) -> dict[str, str]:
         """Return a map from the original's locations to those of its repetition. Checkpoints move to the folder of the
-        run `checkpoint_of`. Outputs outside the original's folder move to the folder of the run `name`.
-        """
+        run `checkpoint_of`. Outputs outside the original's folder move to the folder of the run `name`."""
         run_dir = self.spec.run_dir
         links = {link.path: link.target for link in self.spec.links or ()}
         homes = {}
@@ -185,8 +183,7 @@ def _finite(value: Any) -> Any:
 @dataclass(frozen=True)
 class RehearsalOptions:
     """The user's options. Without `at_step`, the run is stopped about half way. Without `metrics`, all losses are
-    compared.
-    """
+    compared."""
 
     at_step: int | None = None
     metrics: tuple[str, ...] = ()
@@ -195,8 +192,7 @@ class RehearsalOptions:
 
 def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stage: OnStage = lambda *_: None) -> Run:
     """Submit the job as the first run of a rehearsal, and wait for it. The run has the rehearsal's job name, starts
-    without a checkpoint, and keeps its outputs in its own folder.
-    """
+    without a checkpoint, and keeps its outputs in its own folder."""
     update: dict[str, Any] = {
         "name": rehearsal_name(job.name),
         "outputs": {name: item.model_copy(update={DEFAULT_TARGET: None}) for name, item in job.outputs.items()},
@@ -257,8 +253,7 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
 
 def _wait_or_stop(run: Run, wait: Callable[[], Any]) -> Any:
     """Call `wait`, which waits for a run of the rehearsal, and return its result. If the user presses Ctrl-C, the run
-    is stopped, too.
-    """
+    is stopped, too."""
     try:
         return wait()
     except KeyboardInterrupt:
@@ -321,8 +316,7 @@ def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: S
 
 def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
     """Return the reported step at which to interrupt the run: the first one that is at least `asked`, or one about
-    half way if `asked` is None.
-    """
+    half way if `asked` is None."""
     if len(steps) < 2:
         what = f"at step {steps[0]} alone" if steps else "without a step"
         hint = (

@@ -133,8 +133,7 @@ class Run:
     @property
     def written(self) -> dict[str, str]:
         """The outputs of the run: maps `model`, `checkpoint` and `outputs/NAME` to a path or URI. Empty for a run that
-        was submitted from another machine.
-        """
+        was submitted from another machine."""
         with read_store(self._settings.state_dir) as store:
             return {} if store is None else store.outputs_of(self.name)
 
@@ -179,8 +178,7 @@ class Run:
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
         """Yield the existing log lines of one rank, of one instance or of all. With `follow`, also yield new lines
-        until the run ends.
-        """
+        until the run ends."""
         return self._service.logs(self.ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
 
     def metrics(self) -> list[dict[str, float]]:
@@ -409,8 +407,7 @@ def leave_out(folder: Path, sources: Iterable[Path | None]) -> None:
 
 def bundled(files: Sequence[Path], folder: Path, source: Path) -> list[str]:
     """Return the lines for the ignore file of `source` that leave the copies in `folder` out of its bundles; empty if
-    the bundles do not contain them.
-    """
+    the bundles do not contain them."""
     from cloudtrain.code.ignore import ignore_line
     from cloudtrain.code.walk import Moved, read_until_settled, walk
 

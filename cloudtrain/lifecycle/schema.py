@@ -1,13 +1,12 @@
 """The schema of the database as numbered steps. Each step runs once, in order, and is recorded. Existing steps are
-never edited.
-"""
+never edited."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -17,9 +16,8 @@ from cloudtrain.lifecycle.store import Store, translate_errors
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_file, make_state_folder
 
-
-def _m001_runs(db: sqlite3.Connection) -> None:
-    db.execute(
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (  # 001 runs
         """
         CREATE TABLE runs (
             name         TEXT PRIMARY KEY,
@@ -37,15 +35,12 @@ def _m001_runs(db: sqlite3.Connection) -> None:
             ended        REAL,
             UNIQUE (target, plan_sha256, submitter, counter)
         )
-        """
-    )
-    db.execute("CREATE INDEX runs_by_created ON runs (created DESC, name)")
-    db.execute("CREATE INDEX runs_by_job ON runs (job_name, created DESC)")
-    db.execute("CREATE INDEX runs_unfinished ON runs (stage) WHERE stage != 'reported'")
-
-
-def _m002_journal(db: sqlite3.Connection) -> None:
-    db.execute(
+        """,
+        "CREATE INDEX runs_by_created ON runs (created DESC, name)",
+        "CREATE INDEX runs_by_job ON runs (job_name, created DESC)",
+        "CREATE INDEX runs_unfinished ON runs (stage) WHERE stage != 'reported'",
+    ),
+    (  # 002 journal
         """
         CREATE TABLE journal (
             id    INTEGER PRIMARY KEY,
@@ -53,13 +48,10 @@ def _m002_journal(db: sqlite3.Connection) -> None:
             stage TEXT NOT NULL,
             at    REAL NOT NULL
         )
-        """
-    )
-    db.execute("CREATE INDEX journal_by_name ON journal (name)")
-
-
-def _m003_written(db: sqlite3.Connection) -> None:
-    db.execute(
+        """,
+        "CREATE INDEX journal_by_name ON journal (name)",
+    ),
+    (  # 003 written
         """
         CREATE TABLE written (
             name  TEXT NOT NULL,    -- of the run
@@ -67,19 +59,15 @@ def _m003_written(db: sqlite3.Connection) -> None:
             place TEXT NOT NULL,    -- a path or URI
             PRIMARY KEY (name, what)
         )
-        """
-    )
-
-
-def _m004_order_and_identity(db: sqlite3.Connection) -> None:
-    """Order runs by `seq`, which does not depend on a clock. Add columns for the store that submitted a run, and for
-    the boot in which a stage was reached.
-
-    Existing runs keep their keys, which are hashes without the job's name, so they never equal the key of a new run.
-    Existing runs are still listed, and their interrupted submissions are still recovered.
-    """
-    db.execute("ALTER TABLE runs RENAME TO runs_before")
-    db.execute(
+        """,
+    ),
+    (  # 004 order and identity
+        # Order runs by `seq`, which does not depend on a clock. Add columns for the store that submitted a run, and for
+        # the boot in which a stage was reached.
+        #
+        # Existing runs keep their keys, which are hashes without the job's name, so they never equal the key of a new
+        # run. Existing runs are still listed, and their interrupted submissions are still recovered.
+        "ALTER TABLE runs RENAME TO runs_before",
         """
         CREATE TABLE runs (
             seq       INTEGER PRIMARY KEY,  -- the order in which names were taken
@@ -98,30 +86,24 @@ def _m004_order_and_identity(db: sqlite3.Connection) -> None:
             started   REAL,
             ended     REAL
         )
-        """
-    )
-    db.execute(
+        """,
         """
         INSERT INTO runs (seq, name, target, place, job_name, key, submitter, store, counter, stage, state, reason,
                           created, started, ended)
         SELECT rowid, name, target, place, job_name, plan_sha256, submitter, '', counter, stage, state, reason,
                created, started, ended FROM runs_before
-        """
-    )
-    db.execute("DROP TABLE runs_before")
-    db.execute("CREATE INDEX runs_by_job ON runs (job_name, seq DESC)")
-    db.execute("CREATE INDEX runs_by_key ON runs (key, submitter, counter)")
-    db.execute("CREATE INDEX runs_unfinished ON runs (stage) WHERE stage != 'reported'")
-    db.execute("ALTER TABLE journal ADD COLUMN boot TEXT NOT NULL DEFAULT ''")
-    db.execute("ALTER TABLE journal ADD COLUMN uptime REAL NOT NULL DEFAULT 0")
-    db.execute("CREATE TABLE identity (salt TEXT NOT NULL, location TEXT NOT NULL)")
-
-
-def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
-    """Add three tables: the folder and terminal of each submission (for `last`), the labels of each run (for searches),
-    and the names of removed runs, which are never used again.
-    """
-    db.execute(
+        """,
+        "DROP TABLE runs_before",
+        "CREATE INDEX runs_by_job ON runs (job_name, seq DESC)",
+        "CREATE INDEX runs_by_key ON runs (key, submitter, counter)",
+        "CREATE INDEX runs_unfinished ON runs (stage) WHERE stage != 'reported'",
+        "ALTER TABLE journal ADD COLUMN boot TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE journal ADD COLUMN uptime REAL NOT NULL DEFAULT 0",
+        "CREATE TABLE identity (salt TEXT NOT NULL, location TEXT NOT NULL)",
+    ),
+    (  # 005 origins and removal
+        # Add three tables: the folder and terminal of each submission (for `last`), the labels of each run (for
+        # searches), and the names of removed runs, which are never used again.
         """
         CREATE TABLE origins (
             name     TEXT PRIMARY KEY,  -- of the run
@@ -129,12 +111,10 @@ def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
             project  TEXT NOT NULL,     -- the folder of the job's file, or ''
             terminal TEXT NOT NULL      -- the session of the submit, or ''
         )
-        """
-    )
-    db.execute("CREATE INDEX origins_by_folder ON origins (folder)")
-    db.execute("CREATE INDEX origins_by_project ON origins (project)")
-    db.execute("CREATE INDEX origins_by_terminal ON origins (terminal)")
-    db.execute(
+        """,
+        "CREATE INDEX origins_by_folder ON origins (folder)",
+        "CREATE INDEX origins_by_project ON origins (project)",
+        "CREATE INDEX origins_by_terminal ON origins (terminal)",
         """
         CREATE TABLE labels (
             name  TEXT NOT NULL,        -- of the run
@@ -143,10 +123,8 @@ def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
             value TEXT NOT NULL,
             PRIMARY KEY (name, kind, key)
         )
-        """
-    )
-    db.execute("CREATE INDEX labels_by_value ON labels (kind, key, value)")
-    db.execute(
+        """,
+        "CREATE INDEX labels_by_value ON labels (kind, key, value)",
         """
         CREATE TABLE removed (
             name      TEXT PRIMARY KEY,
@@ -154,16 +132,12 @@ def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
             submitter TEXT NOT NULL,
             counter   INTEGER NOT NULL
         )
-        """
-    )
-    db.execute("CREATE INDEX removed_by_key ON removed (key, submitter, counter)")
-
-
-def _m006_history(db: sqlite3.Connection) -> None:
-    """Add tables for the data that was sent for each run, without secrets, and for the run's cost. Existing runs get no
-    rows in these tables.
-    """
-    db.execute(
+        """,
+        "CREATE INDEX removed_by_key ON removed (key, submitter, counter)",
+    ),
+    (  # 006 history
+        # Add tables for the data that was sent for each run, without secrets, and for the run's cost. Existing runs get
+        # no rows in these tables.
         """
         CREATE TABLE sent (
             name       TEXT PRIMARY KEY,    -- of the run
@@ -176,18 +150,14 @@ def _m006_history(db: sqlite3.Connection) -> None:
             difference TEXT,                -- hash of what differed
             content    BLOB NOT NULL        -- job, overrides, settings and plan: zlib of JSON
         )
-        """
-    )
-    db.execute("CREATE INDEX sent_by_bundle ON sent (bundle)")
-    db.execute(
+        """,
+        "CREATE INDEX sent_by_bundle ON sent (bundle)",
         """
         CREATE TABLE bundles (
             sha256 TEXT PRIMARY KEY,        -- hash of the code
             files  BLOB NOT NULL            -- path, size, executable, hash and link target of each: zlib of JSON
         )
-        """
-    )
-    db.execute(
+        """,
         """
         CREATE TABLE money (
             name             TEXT PRIMARY KEY,  -- of the run
@@ -195,19 +165,10 @@ def _m006_history(db: sqlite3.Connection) -> None:
             billable_seconds REAL,              -- as the target billed them
             cost             REAL               -- list price of all instances for these
         )
-        """
-    )
-
-
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
-    _m001_runs,
-    _m002_journal,
-    _m003_written,
-    _m004_order_and_identity,
-    _m005_origins_and_removal,
-    _m006_history,
+        """,
+    ),
 )
-"""In order. The database's `user_version` is the number of applied migrations."""
+"""The SQL of each migration, in order. The database's `user_version` is the number of applied migrations."""
 
 
 def version_of(db: sqlite3.Connection) -> int:
@@ -222,7 +183,8 @@ def migrate(db: sqlite3.Connection) -> None:
         try:
             version = version_of(db)  # check again: another process may have been faster
             if version < len(MIGRATIONS):
-                MIGRATIONS[version](db)
+                for statement in MIGRATIONS[version]:
+                    db.execute(statement)
                 db.execute(f"PRAGMA user_version = {version + 1}")
             db.execute("COMMIT")
         except BaseException:
@@ -272,12 +234,6 @@ def read_store(folder: Path) -> Iterator[Store | None]:
             return
         with closing(_up_to_date(opened)) as db:
             yield Store(db, folder, _identity_at(db, location_in(folder), salt_of_new_store(folder)).salt)
-
-
-def salt_in(folder: Path) -> str:
-    """Return the salt of the store in `folder`, or the salt that a new store would get now."""
-    with read_store(folder) as store:
-        return salt_of_new_store(folder) if store is None else store.salt
 
 
 def _open_to_read(file: Path) -> sqlite3.Connection:
@@ -337,8 +293,7 @@ def _recorded_identity(db: sqlite3.Connection) -> Identity | None:
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
     """Switch the database to write-ahead logging. A lock on `folder` lets only one process do this at a time, because
-    SQLite does not wait for other processes during the switch.
-    """
+    SQLite does not wait for other processes during the switch."""
     if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -358,8 +358,7 @@ class Store:
 
     def lock(self, name: str) -> ProcessLock | None:
         """Take the lock of a submission. Return None if another process holds the lock. A held lock shows that the
-        submitting process is alive.
-        """
+        submitting process is alive."""
         return ProcessLock.take(self._folder / "submitting" / f"{name}.lock")
 
     def now(self) -> float:

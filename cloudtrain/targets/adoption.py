@@ -24,8 +24,7 @@ def draft_context(name: str, account: object, *, conda: str | None = None, build
 
 class Search(NamedTuple):
     """A search for hyperparameters by another tool's tuner. `fields` are the fields of the equivalent sweep, except its
-    job. `lost` holds the parts of the search that are lost if only the job is adopted, each with the reason.
-    """
+    job. `lost` holds the parts of the search that are lost if only the job is adopted, each with the reason."""
 
     fields: Mapping[str, Any]
     lost: Mapping[str, str]
@@ -94,8 +93,7 @@ class StaticCall:
 
 def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
     """Return `value` without the parts that a script's text does not show, or None if it is such a part itself. Add the
-    path and text of each of these parts to `unknown`. `path` is the path of `value`.
-    """
+    path and text of each of these parts to `unknown`. `path` is the path of `value`."""
     if isinstance(value, Unknown | StaticCall):
         unknown[path.lstrip(".")] = value.text if isinstance(value, Unknown) else f"{value.name}(...)"
         return None
@@ -111,8 +109,7 @@ def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
 @dataclass(frozen=True)
 class BatchSettings:
     """The options of a batch script, or of the command in it that starts the processes, that no field of a job can
-    express. Some become `settings` of the target; the others are `lost`.
-    """
+    express. Some become `settings` of the target; the others are `lost`."""
 
     settings: dict[str, Any]
     """The target's table of `cloudtrain.toml`."""
@@ -154,8 +151,7 @@ class Adopter(Protocol):
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
         """Return a request without the values that change with each submission. `plan` is the draft's plan,
-        or None if `request` is the original request.
-        """
+        or None if `request` is the original request."""
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the overrides that turn the request `ours` into `theirs`. Changes that no job can make are omitted."""
@@ -166,8 +162,7 @@ class Adopter(Protocol):
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
         """Return the jobs in the `record` of a hook, and an archive (tar, gzip) of their code. The archive is None if
-        the code is not among `uploads`, the files that the script uploaded.
-        """
+        the code is not among `uploads`, the files that the script uploaded."""
 
     def reason(self, path: ValuePath) -> str:
         """Return why the draft's request and the original request still differ at this path."""

@@ -41,8 +41,7 @@ def target_of(name: str) -> Target:
 
 def usable_target(name: str) -> Target | None:
     """Return the target with the name `name`; None if it cannot be used, for example because its package was
-    uninstalled since the run.
-    """
+    uninstalled since the run."""
     return cast("Target | None", find_usable(name))
 
 
@@ -52,9 +51,5 @@ def all_targets() -> list[Target]:
 
 
 def service_of(name: str, context: ServiceContext) -> Service:
-    """Return the service of a target. The service makes no request until a method is called.
-
-    Raises:
-        TargetUnavailable: the target does not exist, its package was uninstalled since the run, or is broken.
-    """
+    """Return the service of a target, which makes no request until a method is called. Raises as `target_of` does."""
     return target_of(name).service(environ=context.environ, state_dir=context.state_dir)

@@ -73,12 +73,6 @@ class SettingsFile(NamedTuple):
 
 
 def read_settings(path: Path) -> SettingsFile:
-    """Read a settings file.
-
-    Raises:
-        SettingsError: another user could have written the file, or the file cannot be read, is not TOML, or has unknown
-            tables.
-    """
     try:
         document = read_document(read_text(path, require_trust), "toml")
     except Unreadable as error:
@@ -205,20 +199,16 @@ class Settings(NamedTuple):
             return {}
         profiles: Mapping[str, Any] = (self.tables or {}).get("profiles", {})
         if name not in profiles:
-            hint = f"add a table `[profiles.{name}.{self.default_target}]` to {FILE_NAME}"
-            raise SettingsError(
-                f"there is no profile `{name}`", hint=did_you_mean(name, profiles) or hint, code="CT914"
-            )
+            new = f"add a table `[profiles.{name}.{self.default_target}]` to {FILE_NAME}"
+            hint = did_you_mean(name, profiles) or new
+            raise SettingsError(f"there is no profile `{name}`", hint=hint, code="CT914")
         profile: Mapping[str, Any] = profiles[name]
         return profile
 
 
 def load_settings(near: Path | None = None) -> Settings:
-    """Read the environment, the working directory and the settings files.
-
-    Args:
-        near: the folder of the job file. The settings of its project replace the settings of the working
-            directory, so that a job file means the same from every folder.
+    """Read the environment, the working directory and the settings files. `near` is the folder of the job file: the
+    settings of its project replace those of the working directory, so that a job file means the same from every folder.
 
     Raises:
         SettingsError: another user could have written a settings file, or it is not TOML or holds an unknown table.

@@ -8,12 +8,14 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.errors import StoreError
-from cloudtrain.lifecycle.schema import MIGRATIONS, migrate, open_store, read_store, salt_in, version_of
+from cloudtrain.lifecycle.records import salt_of_new_store
+from cloudtrain.lifecycle.schema import MIGRATIONS, migrate, open_store, read_store, version_of
 from cloudtrain.lifecycle.store import Store
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.system.files import STORE_FILE
@@ -129,8 +131,8 @@ def test_every_old_schema_is_brought_up_to_date(state_dir: Path) -> None:
     fresh.close()
     for version in range(len(MIGRATIONS)):
         db = sqlite3.connect(":memory:", isolation_level=None)
-        for step in MIGRATIONS[:version]:
-            step(db)
+        for statement in chain.from_iterable(MIGRATIONS[:version]):
+            db.execute(statement)
         db.execute(f"PRAGMA user_version = {version}")
         migrate(db)
         assert version_of(db) == len(MIGRATIONS)
@@ -329,8 +331,8 @@ def test_an_old_store_is_read_as_it_is(state_dir: Path, version: int) -> None:
 def _old_store(state_dir: Path, version: int) -> None:
     state_dir.mkdir()
     db = sqlite3.connect(state_dir / STORE_FILE, isolation_level=None)
-    for step in MIGRATIONS[:version]:
-        step(db)
+    for statement in chain.from_iterable(MIGRATIONS[:version]):
+        db.execute(statement)
     db.execute(f"PRAGMA user_version = {version}")
     for name, created in (("old-1-1", 9.0), ("old-2-1", 5.0)):
         row = {
@@ -358,12 +360,14 @@ def test_a_state_path_that_holds_something_else_is_an_error(state_dir: Path, wha
 
 def test_a_store_that_is_copied_gives_other_names_and_one_that_stays_the_same(state_dir: Path, tmp_path: Path) -> None:
     """The salt goes with the place; a dry run, which only reads, knows the one that a submit will use."""
-    planned = salt_in(state_dir)
+    planned = salt_of_new_store(state_dir)
     with open_store(state_dir) as store:
         assert store.salt == planned
     copy = tmp_path / "copy"
     shutil.copytree(state_dir, copy)
-    planned = salt_in(copy)
+    with read_store(copy) as read:
+        assert read is not None
+        planned = read.salt
     with open_store(copy) as store, open_store(state_dir) as original:
         assert (store.salt, store.salt == original.salt) == (planned, False)
     with open_store(copy) as store:
