@@ -204,8 +204,6 @@ def _clause_is_met(operator: str, version: str, installed: str) -> bool:
 
 # Rules about jobs that run on this machine.
 
-_TORCHRUN = ("torch", "smddp", "deepspeed")
-
 
 def _specification(subject: Subject) -> LaunchSpecification:
     assert isinstance(subject.reading, LocalReading)
