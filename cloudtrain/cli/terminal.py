@@ -8,12 +8,10 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
-import json
 import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from json import dumps
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from cloudtrain.errors import CloudtrainError
@@ -60,6 +58,8 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print one JSON document on stdout, with `indent=None` on one line. NaN and infinity become null."""
+    import json
+
     from cloudtrain.plans.document import visible_json
 
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
@@ -150,7 +150,9 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
     """Return JSON escapes (`\\u00e9`) for the characters that the encoding lacks, and the offset after these
     characters. With such escapes, `--json` stays valid JSON."""
     assert isinstance(error, UnicodeEncodeError), "only output is escaped"
-    return dumps(error.object[error.start : error.end])[1:-1], error.end
+    import json  # `cloudtrain --help` does without
+
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 class _Stderr(io.TextIOWrapper):

@@ -26,13 +26,13 @@ from cloudtrain.errors import JobError, Problem, UsageError, did_you_mean
 from cloudtrain.job.data import Checkpoint, Input, Output, is_local_path, is_run_input
 from cloudtrain.job.nodes import Changes, KeyProblem, Source, describe_value
 from cloudtrain.job.problems import problems_of
-from cloudtrain.job.sweep import Sweep
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.system.files import expand_home, why_missing
 from cloudtrain.system.plugins import DEFAULT_TARGET, find_usable, target_names
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
+    from cloudtrain.job.sweep import Sweep
 
 
 _START = {
@@ -123,7 +123,7 @@ def parse(
         problems += [item for item in of_fields if not (isinstance(data.get("job"), str) and item.path == ("job",))]
     if problems:
         raise JobError(_place_each([_in_form(item, format) for item in problems], file, document.positions, changes))
-    if model is not Sweep:
+    if document.data.get("kind") != SWEEP:
         return JobFile(job, file, document.positions, changes, text, tuple(overrides))
     return JobFile(job.job, file, document.positions, changes, text, tuple(overrides), job, inner)
 
@@ -154,8 +154,8 @@ def _model(document: Content, file: str) -> Any:
     from cloudtrain.job.processing import KINDS  # importing it costs start-up time
 
     kind = document.data["kind"]
-    if kind == "sweep":
-        return Sweep
+    if kind == SWEEP:
+        return model_of_kind(SWEEP)
     model = KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
         message, hint = f"there is no kind of job {describe_value(kind)}", did_you_mean(str(kind), [*KINDS, "sweep"])
@@ -372,6 +372,8 @@ def model_of_kind(kind: str) -> Any:
     if kind == TRAINING:
         return TrainingJob
     if kind == SWEEP:
+        from cloudtrain.job.sweep import Sweep  # creating its models costs start-up time, and most jobs are no sweeps
+
         return Sweep
     from cloudtrain.job.processing import ProcessingJob
 
@@ -407,7 +409,7 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
             raise UsageError(f"`--each` names `{name}` twice", hint=hint, code="CT902")
         search[name] = _values(text, values)
     name = file.job.name
-    sweep = Sweep(name=name, job=file.job, search=search, strategy="grid", parallel=parallel)
+    sweep = model_of_kind(SWEEP)(name=name, job=file.job, search=search, strategy="grid", parallel=parallel)
     return file._replace(sweep=sweep.from_folder(file.job.folder), inner=file)
 
 

@@ -23,7 +23,6 @@ from pydantic import (
     model_validator,
 )
 
-from cloudtrain.documents.yaml_text import read_scalar
 from cloudtrain.errors import JobError
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.job.problems import Rules, problems_of, validate_with_rules, wrong
@@ -319,6 +318,8 @@ _LONGEST_FLOAT = 8
 def value_text(value: object) -> str:
     """Return a value as a YAML or JSON file could have it. Text is quoted only if it would be read as another value."""
     if isinstance(value, str):
+        from cloudtrain.documents.yaml_text import read_scalar  # most commands show no value
+
         is_plain = value == value.strip() and value[:1] not in ("[", "{", '"', "'")
         return value if is_plain and isinstance(read_scalar(value), str) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, float):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -173,21 +174,41 @@ def _build_hash(job: AnyJob, tree: Tree) -> str | None:
     return content_hash(files) if any(entry.path == name for entry in files) else None
 
 
+_INCLUDES = r"(?m)^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)"
+_NAMES_FILES = (
+    r"(?m)^\s*(?:-e|--editable|-f|--find-links)[\s=]+(?![\s=/]|\w+:)|^\s*\.{1,2}(?:/|$)"
+    r"|^\s*[^/\s#][^:\s#]*\.(?:whl|zip|tar\.gz)\b|@\s*\."
+)
+"""Lines of a requirements file that include another, and lines that install files of the bundle."""
+
+
 def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
-    """Return the hash of the job's requirements file and all files that the file names, such as wheels; None if the job
-    names no requirements file, or if the bundle has no such file that can be read."""
+    """Return the hash of the job's requirements file and the files that it includes; None if the job names no
+    requirements file, or if the bundle has no such file that can be read. Requirements with equal hashes install the
+    same packages, so if they install files of the bundle, the hash also depends on the whole bundle."""
     if job.environment.requirements is None:
         return None
-    from cloudtrain.lifecycle.inputs import requirements_hash
+    file = os.path.normpath(job.environment.requirements)
+    waiting, texts = [file], dict[str, str | None]()
+    while waiting:
+        name = waiting.pop()
+        if name not in texts:
+            text = texts[name] = _text_in(tree, name)
+            folder = os.path.dirname(name)  # noqa: PTH120 - names of the bundle
+            waiting += [os.path.normpath(os.path.join(folder, other)) for other in re.findall(_INCLUDES, text or "")]  # noqa: PTH118
+    if texts[file] is None:
+        return None
+    parts = [f"{name}\0{text}" for name, text in sorted(texts.items())]
+    parts += [tree.identity.sha256] if any(re.search(_NAMES_FILES, text or "") for text in texts.values()) else []
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
-    def text_of(name: str) -> str | None:
-        entry = next((entry for entry in tree.entries if entry.path == name), None)
-        try:
-            return None if entry is None else Path(tree.location(entry)).read_text("utf-8", "replace")
-        except OSError:
-            return None
 
-    return requirements_hash(job.environment.requirements, text_of, tree.identity.sha256)
+def _text_in(tree: Tree, name: str) -> str | None:
+    entry = next((entry for entry in tree.entries if entry.path == name), None)
+    try:
+        return None if entry is None else Path(tree.location(entry)).read_text("utf-8", "replace")
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.processing import AnyJob, ProcessingJob
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
@@ -33,6 +32,9 @@ from cloudtrain.targets.common.specification import (
 )
 from cloudtrain.targets.local.compile import compile_local
 from cloudtrain.targets.local.settings import Local
+
+if TYPE_CHECKING:
+    from cloudtrain.job.processing import AnyJob, ProcessingJob
 
 _ONLY_TRAINING = ("distribution", "checkpoint")
 """Lines of the summary that do not apply to a processing job."""
@@ -159,7 +161,7 @@ def _need(
         count = len(gpus)
     elif specification.emulates is not None:  # each host sees its whole share, as its variables show
         count = instances * max(1, len(gpus) // instances)
-    elif not isinstance(job, ProcessingJob) and job.distribution.type == "none":
+    elif isinstance(job, TrainingJob) and job.distribution.type == "none":
         each = min(job.resources.gpus_per_instance or 1, max(1, len(gpus) // instances))
         count = instances * each
     return QueueNeed(count, gpus, 0, settings.priority)

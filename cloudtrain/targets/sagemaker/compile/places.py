@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from cloudtrain.errors import Problem
 from cloudtrain.job.data import Input
-from cloudtrain.job.processing import ProcessingInput, ProcessingJob, ProcessingOutput
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
 from cloudtrain.runtime.sagemaker_processing import CODE_INPUT
 from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
+
+if TYPE_CHECKING:
+    from cloudtrain.job.processing import ProcessingInput, ProcessingJob, ProcessingOutput
 
 INPUT_ROOT = "/opt/ml/input/data"
 MODEL_DIR = "/opt/ml/model"
@@ -216,6 +219,8 @@ def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
     """Return `ProcessingInputs`: the job's own inputs, and the bundle unless `code_uri` is None."""
     rows = [_input(name, item.sagemaker, item) for name, item in job.inputs.items() if item.sagemaker is not None]
     if code_uri is not None:
+        from cloudtrain.job.processing import ProcessingInput  # training jobs do without its models
+
         rows.append(_input(CODE_INPUT, code_uri, ProcessingInput.model_construct()))
     return rows
 
