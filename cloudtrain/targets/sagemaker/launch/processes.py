@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.machines.table import InstanceType, instance_named
@@ -16,8 +15,6 @@ from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.sagemaker_launcher import TRN2_CORES
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
-from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
-from cloudtrain.runtime.sagemaker_launcher.plan import HostProgram, LaunchPlan, LaunchSpec, launch_plan, read_launch
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
@@ -40,6 +37,9 @@ from cloudtrain.targets.sagemaker.request import (
     is_entrypoint,
 )
 from cloudtrain.targets.sagemaker.request import resource_config as resource_config_of
+
+if TYPE_CHECKING:
+    from cloudtrain.runtime.sagemaker_launcher.plan import HostProgram, LaunchPlan, LaunchSpec
 
 Accelerators = Callable[[str], int]
 """Returns an instance type's number of GPUs or Neuron cores; 0 for types without accelerators."""
@@ -221,8 +221,7 @@ Known = Callable[[str], InstanceType | None]
 """Returns an instance type's catalogue entry with the user's corrections."""
 
 
-@dataclass(frozen=True)
-class PlannedHost:
+class PlannedHost(NamedTuple):
     host: Host
     plan: LaunchPlan
     given: dict[str, str]
@@ -283,6 +282,8 @@ def _own_launcher_runs(
 
 
 def _launch(request: Request) -> LaunchSpec:
+    from cloudtrain.runtime.sagemaker_launcher.plan import read_launch  # the toolkit's jobs do without our launcher
+
     try:
         return read_launch(decode_hyperparameters(hyperparameters_file(request)))
     except SetupError as error:
@@ -290,6 +291,9 @@ def _launch(request: Request) -> LaunchSpec:
 
 
 def _plan_host(request: Request, host: Host, devices: Devices, known: InstanceType | None) -> PlannedHost:
+    from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
+    from cloudtrain.runtime.sagemaker_launcher.plan import launch_plan
+
     gpus, neurons = devices(host.instance_type)
     given = dict(request.get("Environment") or {})
     variables = {"TRAINING_JOB_NAME": request["TrainingJobName"], **given}
