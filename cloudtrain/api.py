@@ -81,8 +81,8 @@ def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
     from cloudtrain.code.bundled import script_path
 
     file = script_path(text.removeprefix(BUNDLED)) / "job.yaml"
-    found = load(file, [*overrides, f"source_dir={text}"])
-    return found._replace(job=found.job.from_folder(None))  # so that the project of the working directory applies
+    job_file = load(file, [*overrides, f"source_dir={text}"])
+    return job_file._replace(job=job_file.job.from_folder(None))  # so that the project of the working directory applies
 
 
 def bundled_job(name: str, overrides: Sequence[str] = ()) -> TrainingJob:

@@ -30,8 +30,8 @@ def code_of(kept: JobRecord, ref: RunRef, service: Service, *, only: Iterable[st
     Raises:
         TargetError: a file was deleted or changed (CT972), or the target does not answer.
     """
-    wanted = set(only) if only is not None else None
-    entries = [Entry(*file) for file in kept.files if wanted is None or file.path in wanted]
+    paths = set(only) if only is not None else None
+    entries = [Entry(*file) for file in kept.files if paths is None or file.path in paths]
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as scratch:
         places = _places(entries, service.code(ref, code_upload(kept, ref), Path(scratch)))
         missing = [entry.path for entry in entries if entry.target is None and entry.path not in places]

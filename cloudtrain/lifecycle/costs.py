@@ -75,24 +75,24 @@ class Sum:
 def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
     """Return the cost of a run: the billed cost, or without a bill, the run's duration times the price at submission.
     `money` holds the price and the bill that the store keeps; `now` is in seconds since the epoch."""
-    known = money or Money()
+    bill = money or Money()
     cost = RunCost(run.job_name, run.target, run.created, tags)
     target = usable_target(run.target)
     if target is not None and not target.facts.is_paid:
         return cost._replace(is_free=True)
     if status.billable_seconds is not None:
-        known = known._replace(billable_seconds=status.billable_seconds, cost=status.cost)
-    if known.billable_seconds is not None:
-        billed = known.cost
-        if billed is None and known.hourly is not None:
-            billed = over(known.hourly, known.billable_seconds)
+        bill = bill._replace(billable_seconds=status.billable_seconds, cost=status.cost)
+    if bill.billable_seconds is not None:
+        billed = bill.cost
+        if billed is None and bill.hourly is not None:
+            billed = over(bill.hourly, bill.billable_seconds)
         return cost._replace(billed=billed)
     if status.started is None:
         return cost._replace(billed=0.0) if status.state.is_final else cost._replace(estimated=0.0)
-    if known.hourly is None:
+    if bill.hourly is None:
         return cost
     lasted = max(0.0, (status.ended if status.ended is not None else now) - status.started)
-    return cost._replace(estimated=over(known.hourly, lasted))
+    return cost._replace(estimated=over(bill.hourly, lasted))
 
 
 def grouping(by: str) -> Callable[[RunCost], str] | None:
@@ -111,11 +111,11 @@ def grouping(by: str) -> Callable[[RunCost], str] | None:
 
 def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
     """Return the sum of each group, the most expensive first. Groups of equal cost are sorted by name."""
-    found: dict[str, Sum] = {}
+    groups: dict[str, Sum] = {}
     for run in runs:
         group = group_of(run)
-        found.setdefault(group, Sum(group)).add(run)
-    return sorted(found.values(), key=lambda item: (-item.total, item.group))
+        groups.setdefault(group, Sum(group)).add(run)
+    return sorted(groups.values(), key=lambda item: (-item.total, item.group))
 
 
 def together(groups: Sequence[Sum]) -> Sum:

@@ -197,11 +197,11 @@ def _last(store: Store) -> tuple[list[RunRecord], str | None]:
     if no run exists. The folder is None if `last` means a run of the working directory, or one of this terminal from a
     folder inside it."""
     here = origin_here(Path.cwd())
-    found = store.newest_from(here)
-    if found is not None:
-        origin = store.origin_of(found.name)
+    newest = store.newest_from(here)
+    if newest is not None:
+        origin = store.origin_of(newest.name)
         is_ours = here.folder in (origin.folder, origin.project) or here.terminal == origin.terminal
-        return [found], None if is_ours else origin.folder
+        return [newest], None if is_ours else origin.folder
     others = [record for record in (store.newest_in(here.terminal), *store.newest(limit=1)) if record is not None]
     return others[:1], store.origin_of(others[0].name).folder if others else None
 

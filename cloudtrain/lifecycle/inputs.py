@@ -71,11 +71,11 @@ def resolve_run_inputs(
             written, path = item.of(target), ("inputs", name, target)
             if written is None or not is_run_input(written):
                 continue
-            wanted = run_input(written)
-            assert wanted is not None, "the model has checked it"
+            source = run_input(written)
+            assert source is not None, "the model has checked it"
             try:
-                row, state = _Search(store, target, settings, job.folder or settings.cwd).row(wanted.run)
-                place = _place(store, row, wanted)
+                row, state = _Search(store, target, settings, job.folder or settings.cwd).row(source.run)
+                place = _place(store, row, source)
             except CloudtrainError as error:
                 problems.append(Problem(path, error.message, error.hint, code=error.code))
                 continue
@@ -120,19 +120,19 @@ class _Search:
 
     def row(self, name: str) -> tuple[RunRecord, RunState]:
         """Return the run that a name stands for, and the run's last known state."""
-        found, is_job = self._candidates(name)
-        if not found:
+        rows, is_job = self._candidates(name)
+        if not rows:
             raise CloudtrainError(f"no run on `{self._target}` is called `{name}`", hint=self._near(name), code="CT021")
         if is_job:
-            return self._best(found)
-        if len(found) > 1:
-            names = ", ".join(f"`{row.name}`" for row in found[:5])
-            message = f"`{name}` begins the names of {len(found)} runs"
+            return self._best(rows)
+        if len(rows) > 1:
+            names = ", ".join(f"`{row.name}`" for row in rows[:5])
+            message = f"`{name}` begins the names of {len(rows)} runs"
             raise CloudtrainError(message, hint=f"write one of the full names: {names}", code="CT021")
-        state = self._state(found[0])
+        state = self._state(rows[0])
         if state in _BAD:
-            raise _unusable(found[0], f"is {state}")
-        return found[0], state
+            raise _unusable(rows[0], f"is {state}")
+        return rows[0], state
 
     def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
         """Return the runs that match a name, newest first, and whether the name is a job's name."""
@@ -211,10 +211,10 @@ def _unusable(row: RunRecord, why: str) -> CloudtrainError:
     )
 
 
-def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
+def _place(store: Store | None, row: RunRecord, source: RunInput) -> str:
     assert store is not None, "the run came from it"
     places = store.outputs_of(row.name)
-    place = places.get(wanted.what.lower())
+    place = places.get(source.what.lower())
     if not places and row.key.startswith((SWEEP, TUNER)):
         hint = f"name the run of a trial, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
         if not RunState(row.state).is_final:
@@ -224,25 +224,25 @@ def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
         raise CloudtrainError(
             f"{target_of(row.target).title} keeps all outputs of the training job `{row.name}` in one archive, "
             f"`{places['outputs']}`",
-            hint=f"use `run:{wanted.run}/model`, or produce `{wanted.what.partition('/')[2]}` with a processing job, "
+            hint=f"use `run:{source.run}/model`, or produce `{source.what.partition('/')[2]}` with a processing job, "
             "which does not put its outputs into one archive",
             code="CT021",
         )
     if place is None:
-        options = [f"run:{wanted.run}/{name.replace('outputs/', 'output/')}" for name in places]
-        asked = f"run:{wanted.run}/{wanted.what.replace('outputs/', 'output/')}"
+        options = [f"run:{source.run}/{name.replace('outputs/', 'output/')}" for name in places]
+        reference = f"run:{source.run}/{source.what.replace('outputs/', 'output/')}"
         raise CloudtrainError(
-            f"the run `{row.name}` writes no `{wanted.what}`", hint=did_you_mean(asked, options), code="CT021"
+            f"the run `{row.name}` writes no `{source.what}`", hint=did_you_mean(reference, options), code="CT021"
         )
-    if not wanted.below:
+    if not source.below:
         return place
     if place.endswith(".tar.gz"):
         raise CloudtrainError(
             f"`{place}` is an archive, so no folder in it can be an input",
-            hint=f"remove `{wanted.below}`",
+            hint=f"remove `{source.below}`",
             code="CT021",
         )
-    return place.rstrip("/") + wanted.below
+    return place.rstrip("/") + source.below
 
 
 def _notes(name: str, written: str, row: RunRecord, place: str, state: RunState) -> list[str]:
@@ -287,8 +287,8 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
         is_file = os.path.isfile(source)  # noqa: PTH113
         if item.type == ("uri_folder" if is_file else "uri_file"):
             message = f"`{source}` is a {'file' if is_file else 'folder'}, and the input's type is `{item.type}`"
-            wanted = "uri_file" if is_file else "uri_folder"
-            problems.append(Problem(path, message, f"write `type: {wanted}` under `inputs.{name}`", code="CT986"))
+            kind = "uri_file" if is_file else "uri_folder"
+            problems.append(Problem(path, message, f"write `type: {kind}` under `inputs.{name}`", code="CT986"))
             continue
         place_of, file_name = part_of(target, "data"), os.path.basename(source)  # noqa: PTH119
         folder, read = place_of(where.settings, where.account, data.sha256, file_name, is_file=is_file)
@@ -296,9 +296,9 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
         uploads[folder] = Upload("data", data.sha256, folder, data.size, len(data.files), source=source)
     if problems:
         raise JobError(problems)
-    placed = tuple(uploads.values())
-    job = job.model_copy(update={"inputs": inputs}) if placed else job
-    return job, placed, tuple(_local_data_notes(placed))
+    data_uploads = tuple(uploads.values())
+    job = job.model_copy(update={"inputs": inputs}) if data_uploads else job
+    return job, data_uploads, tuple(_local_data_notes(data_uploads))
 
 
 def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
@@ -337,12 +337,12 @@ def with_secret_places(
     places, problems = dict[str, str](), list[Problem]()
     candidates = (where, *([] if emulated is None else [target_of(emulated)]))
     for name, secret in job.environment.secrets.items():
-        given = [(target, value_for(secret, target.name)) for target in candidates]
-        found = [place for target, place in given if place and place.partition(":")[0] in target.facts.secrets]
-        if found:
-            places[name] = found[0]
+        options = [(target, value_for(secret, target.name)) for target in candidates]
+        readable = [place for target, place in options if place and place.partition(":")[0] in target.facts.secrets]
+        if readable:
+            places[name] = readable[0]
             continue
-        wrong = next((place for _, place in given if place), None)
+        wrong = next((place for _, place in options if place), None)
         what = f"cannot be read on {where.title} from `{wrong}`" if wrong else f"has no location on {where.title}"
         hint = f"remove it: jobs on {where.title} get no secrets from cloudtrain"
         if where.facts.secrets:

@@ -117,10 +117,10 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     if len(known) < _ENOUGH:
         words = f"{len(known)} trial{'s have' if len(known) > 1 else ' has'} a value, and importance needs {_ENOUGH}"
         raise UsageError(words, hint="`cloudtrain continue SWEEP --trials 10` adds ten trials", code="CT068")
-    found = sorted(_importances(known, objective).items(), key=lambda item: item[1])
-    figure = _figure((7.0, 0.5 * len(found) + 1.2))
+    shares = sorted(_importances(known, objective).items(), key=lambda item: item[1])
+    figure = _figure((7.0, 0.5 * len(shares) + 1.2))
     axes = figure.add_subplot()
-    bars = axes.barh([name for name, _ in found], [share for _, share in found], color="#7a8ba6")
+    bars = axes.barh([name for name, _ in shares], [share for _, share in shares], color="#7a8ba6")
     axes.bar_label(bars, fmt="%.2f", padding=3)
     axes.set_xlabel(f"importance for {objective.metric}")
     axes.set_xlim(0, 1.1)
@@ -152,8 +152,8 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
     with catch_warnings():  # it is experimental in Optuna 4
         simplefilter("ignore")
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator) if columns else {}
-    return dict.fromkeys(trials[0].values, 0.0) | {name: float(share) for name, share in found.items()}
+        importances = optuna.importance.get_param_importances(study, evaluator=evaluator) if columns else {}
+    return dict.fromkeys(trials[0].values, 0.0) | {name: float(share) for name, share in importances.items()}
 
 
 def _figure(size: tuple[float, float]) -> Figure:
@@ -238,7 +238,7 @@ def _ends(column: Sequence[Any]) -> list[tuple[float, str]]:
     texts = [
         value if isinstance(value, str) else f"{value:.4g}" if _is_number(value) else str(value) for value in column
     ]
-    found = dict(zip(shares, texts, strict=True))
+    labels = dict(zip(shares, texts, strict=True))
     if all(_is_number(value) for value in column):
-        found = {share: found[share] for share in (min(shares), max(shares))}
-    return sorted(found.items())
+        labels = {share: labels[share] for share in (min(shares), max(shares))}
+    return sorted(labels.items())

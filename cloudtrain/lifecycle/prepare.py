@@ -122,13 +122,13 @@ def _place_data(
     job: AnyJob, where: Where, place_of: PlaceOf | None
 ) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
     """Return the job with data on this machine replaced by locations, the uploads, and notes for the plan."""
-    sent = _sent_target(where)
-    if not any(is_local_path(item.of(sent.name)) for item in job.inputs.values()):
+    target = _sent_target(where)
+    if not any(is_local_path(item.of(target.name)) for item in job.inputs.values()):
         return job, (), ()
     from cloudtrain.lifecycle.inputs import emulated_here, place_data
 
-    if sent is not where.target:
-        return emulated_here(job, sent), (), ()
+    if target is not where.target:
+        return emulated_here(job, target), (), ()
 
     try:
         return place_data(job, where)
@@ -465,7 +465,7 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
         paths = {place for target in target_names() if is_local_path(place := item.of(target))}
         declared += [(f"input `{name}` of the job", str(path)) for path in paths]
     declared.append(("cloudtrain's own state", str(state_dir)))
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for what, address in declared:
         place = os.path.realpath(address)
         # A link into the code, on the way to the data, is code.
@@ -475,8 +475,8 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
             path = os.path.relpath(each, root)
             is_code = any(f"{name}/".startswith(f"{path}/") for name in code)
             if path != "." and not path.startswith("..") and not is_code:
-                found[path] = what
-    return found
+                descriptions[path] = what
+    return descriptions
 
 
 class _Source(NamedTuple):

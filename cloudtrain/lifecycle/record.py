@@ -147,9 +147,9 @@ def _secrets_in_file(text: str) -> Iterator[str]:
         from cloudtrain.code.secrets import matches
 
         for match in matches(content, spans, name):
-            found = content[match.start : match.end].decode("utf-8", "replace")
-            if found.strip():
-                yield found
+            secret = content[match.start : match.end].decode("utf-8", "replace")
+            if secret.strip():
+                yield secret
 
 
 @dataclass(frozen=True)

@@ -208,10 +208,10 @@ def condition_of(text: str) -> Condition:
 def number(text: object) -> float | None:
     """Return a text as a number, or None if it is not a finite number."""
     try:
-        found = float(str(text))
+        value = float(str(text))
     except ValueError:
         return None
-    return found if isfinite(found) else None
+    return value if isfinite(value) else None
 
 
 class Origin(NamedTuple):

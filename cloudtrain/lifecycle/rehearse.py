@@ -341,10 +341,10 @@ def _stop_at(run: Run, step: int) -> float:
         values = metrics.of(line)
         if values and values.get("step", -1) >= step:
             break
-    asked = time.monotonic()
+    start = time.monotonic()
     run.stop()
     run.wait()
-    return time.monotonic() - asked
+    return time.monotonic() - start
 
 
 def _cannot_resume(resumed: Run, status: RunStatus) -> Verdict | None:

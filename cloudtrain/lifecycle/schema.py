@@ -287,8 +287,8 @@ def _identity_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> Ide
 
 
 def _recorded_identity(db: sqlite3.Connection) -> Identity | None:
-    found = db.execute("SELECT salt, location FROM identity").fetchone()
-    return None if found is None else Identity(*found)
+    row = db.execute("SELECT salt, location FROM identity").fetchone()
+    return None if row is None else Identity(*row)
 
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:

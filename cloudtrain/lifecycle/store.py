@@ -98,12 +98,12 @@ class Store:
     def next_counter(self, key: str, submitter: str) -> int:
         """Return the counter for the next run with this key and submitter: one more than the highest of the earlier
         runs, including removed runs."""
-        found = self._db.execute(
+        row = self._db.execute(
             "SELECT MAX(counter) FROM (SELECT counter, key, submitter FROM runs UNION ALL"
             " SELECT counter, key, submitter FROM removed) WHERE key = ? AND submitter = ?",
             (key, submitter),
         ).fetchone()
-        return (found[0] or 0) + 1
+        return (row[0] or 0) + 1
 
     def reserve(
         self,
@@ -216,15 +216,15 @@ class Store:
 
     def kept(self, name: str) -> JobRecord | None:
         """Return the data that was sent for a run; None if the store has no record of it."""
-        found = self._db.execute(
+        row = self._db.execute(
             "SELECT version, file, bundle, commit_id, branch, dirty, difference, content, files, hourly FROM sent"
             " LEFT JOIN bundles ON bundles.sha256 = sent.bundle LEFT JOIN money ON money.name = sent.name"
             " WHERE sent.name = ?",
             (name,),
         ).fetchone()
-        if found is None:
+        if row is None:
             return None
-        *columns, content, files, hourly = found
+        *columns, content, files, hourly = row
         data = _unpack(content) | dict(zip(_IN_COLUMNS, columns, strict=True))
         data |= {name: tuple(data[name]) for name in ("overrides", "hidden")}
         data["dirty"] = None if data["dirty"] is None else bool(data["dirty"])
@@ -238,10 +238,10 @@ class Store:
 
     def tags(self) -> dict[str, dict[str, str]]:
         """Return the tags of each run that has tags, by the run's name."""
-        found: dict[str, dict[str, str]] = {}
+        tags: dict[str, dict[str, str]] = {}
         for name, key, value in self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'"):
-            found.setdefault(name, {})[key] = value
-        return found
+            tags.setdefault(name, {})[key] = value
+        return tags
 
     def tag_keys(self) -> list[str]:
         """Return the keys of all tags of runs."""
@@ -249,15 +249,15 @@ class Store:
 
     def get(self, name: str) -> RunRecord | None:
         """Return the run with exactly that name; None if the store has none."""
-        found = self._select("WHERE name = ?", (name,))
-        return found[0] if found else None
+        rows = self._select("WHERE name = ?", (name,))
+        return rows[0] if rows else None
 
     def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
         """Return the runs whose name starts with `prefix`, newest first. Trials of sweeps are returned only if no other
         run matches."""
         values = (prefix, prefix + "\U0010ffff", limit)
-        found = self._select(f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values)
-        return found or self._select("WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", values)
+        rows = self._select(f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values)
+        return rows or self._select("WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", values)
 
     def with_key(self, key: str) -> list[RunRecord]:
         """Return the runs with exactly that key, newest first."""
@@ -305,7 +305,7 @@ class Store:
         """
         here = origin.folder
         below = (f"{here.rstrip('/')}/", f"{here.rstrip('/')}0")  # `0` is the character after `/`
-        found = self._select(
+        rows = self._select(
             f"""
             NATURAL JOIN origins
             WHERE folder = ? OR (folder >= ? AND folder < ?) OR project = ? OR (project >= ? AND project < ?)
@@ -315,20 +315,20 @@ class Store:
             """,
             (here, *below, here, *below, origin.terminal, here, here),
         )
-        return found[0] if found else None
+        return rows[0] if rows else None
 
     def newest_in(self, terminal: str) -> RunRecord | None:
         """Return the newest run that was submitted in a terminal, from any folder; None if no such run exists."""
-        found = self._select(
+        rows = self._select(
             "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1", (terminal,)
         )
-        return found[0] if found else None
+        return rows[0] if rows else None
 
     def origin_of(self, name: str) -> Origin:
         """Return the origin of a run. If the origin is unknown, all its fields are empty."""
-        found = self._db.execute("SELECT folder, project, terminal FROM origins WHERE name = ?", (name,)).fetchone()
+        row = self._db.execute("SELECT folder, project, terminal FROM origins WHERE name = ?", (name,)).fetchone()
         labels = self._db.execute("SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,))
-        folder, project, terminal = found or NOWHERE[:3]
+        folder, project, terminal = row or NOWHERE[:3]
         return Origin(folder, project, terminal, tuple(Label(*label) for label in labels))
 
     def unfinished(self) -> list[RunRecord]:
@@ -342,8 +342,8 @@ class Store:
 
     def journal(self, name: str) -> list[tuple[str, Moment]]:
         """Return each stage that a submission reached, with the time."""
-        found = self._db.execute("SELECT stage, at, boot, uptime FROM journal WHERE name = ? ORDER BY id", (name,))
-        return [(stage, Moment(*moment)) for stage, *moment in found]
+        rows = self._db.execute("SELECT stage, at, boot, uptime FROM journal WHERE name = ? ORDER BY id", (name,))
+        return [(stage, Moment(*moment)) for stage, *moment in rows]
 
     def seconds_since(self, name: str, stage: str, *, at_least: bool = False) -> float:
         """Return the seconds since a submission last reached a stage; infinity if it never reached the stage.

@@ -242,8 +242,8 @@ def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any
         frozen = _frozen(trial, ranges, spaces)
         if frozen is not None:
             study.add_trial(frozen)
-    asked = study.ask(spaces)
-    values = ((name, item.choice, asked.params[name]) for name, item in ranges.items())
+    proposal = study.ask(spaces)
+    values = ((name, item.choice, proposal.params[name]) for name, item in ranges.items())
     return {name: value if choice is None else choice[value] for name, choice, value in values}
 
 
@@ -323,10 +323,10 @@ def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -
 
 def _beyond_slack(objective: Objective, slack: float, trial: Trial, others: Sequence[Trial]) -> str | None:
     step = len(trial.reports)
-    found = [_best(objective, other.reports[:step]) for other in others if len(other.reports) >= step]
-    if not found:
+    bests = [_best(objective, other.reports[:step]) for other in others if len(other.reports) >= step]
+    if not bests:
         return None
-    own, best = _best(objective, trial.reports), _best(objective, found)
+    own, best = _best(objective, trial.reports), _best(objective, bests)
     allowed = best - abs(best) * slack if objective.goal == "maximize" else best + abs(best) * slack
     if not (isfinite(own) and objective.better(allowed, own)):
         return None

@@ -114,14 +114,14 @@ class ChainService(DrivenService):
         """Return the status of a waiting run; None if the run was sent, or never waited on this machine."""
         folder = self.folder(ref.name)
         is_watched = folder.is_driven  # before the status, which is final or says `sent` when the watcher has ended
-        found = folder.read_status()
-        if found is None or found.get("sent"):
+        status = folder.read_status()
+        if status is None or status.get("sent"):
             return None
-        state, reason = RunState(found["state"]), found["reason"]
+        state, reason = RunState(status["state"]), status["reason"]
         if not state.is_final and not is_watched:
             state = RunState.LOST
             reason = f"the process that {reason} has died; `cloudtrain continue {ref.name}` starts it again"
-        return RunStatus(state, reason, ended=found["ended"], created=found["started"])
+        return RunStatus(state, reason, ended=status["ended"], created=status["started"])
 
     def logs(
         self,

@@ -247,8 +247,8 @@ def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
 
 
 def _merge(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(weak)
+    tables = dict(weak)
     for key, value in strong.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merge(merged[key], value) if both else value
-    return merged
+        both = isinstance(value, Mapping) and isinstance(tables.get(key), Mapping)
+        tables[key] = _merge(tables[key], value) if both else value
+    return tables
