@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.driven import SweepFolder
+from cloudtrain.lifecycle.driven import DrivenFolder
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.store import RunRecord
 from cloudtrain.lifecycle.study import FILE_NAME
@@ -42,7 +42,7 @@ def events(name: str, number: int, reports: int) -> list[dict[str, object]]:
 def make(state_dir: Path, count: int, reports: int) -> None:
     """Make an ended sweep with this number of trials."""
 
-    def start(_: SweepService, folder: SweepFolder) -> None:
+    def start(_: SweepService, folder: DrivenFolder) -> None:
         lines = [event for number in range(1, count + 1) for event in events(folder.name, number, reports)]
         (folder.path / FILE_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
         metrics = {"trials": count, "ended": count, "running": 0, "best_trial": 1, "score": 0.5}
