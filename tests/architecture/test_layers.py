@@ -73,7 +73,7 @@ def _imports(file: Path, *, inside_functions: bool, for_types: bool) -> Iterator
                 base = importlib.util.resolve_name("." * node.level + base, package.rstrip("."))
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
-        stack.extend(ast.iter_child_nodes(node))
+        stack.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
 
 
 def part_of(name: str) -> str | None:

@@ -219,6 +219,7 @@ def test_two_packages_with_one_name(install: Callable[..., Path], run: Run) -> N
     assert run("plan", "job.yaml", "--target", "deck").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_package_with_the_name_of_a_built_in_target(install: Callable[..., Path], run: Run) -> None:
     """cloudtrain keeps its own, and the doctor says that another one is there."""
     install("slurm = deck:DeckTarget", deck=TARGET.replace('"deck"', '"slurm"'))
@@ -227,6 +228,7 @@ def test_a_package_with_the_name_of_a_built_in_target(install: Callable[..., Pat
     assert "Traceback" not in run("plan", "job.yaml", "--target", "slurm").stderr
 
 
+@pytest.mark.slow
 def test_rules_with_the_codes_of_others(install: Callable[..., Path], run: Run) -> None:
     """A rule has its target's prefix, so no code means two things."""
     modules = TARGET.replace('prefix = "DE"', 'prefix = "DE"\n    parts = {"rules": "deck_rules"}')
@@ -249,6 +251,7 @@ def test_a_part_that_cannot_be_imported(install: Callable[..., Path], run: Run) 
     assert "`nowhere:path` cannot be loaded: ModuleNotFoundError: No module named 'nowhere' [CT946]" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_budget_rule_without_a_budget(install: Callable[..., Path], run: Run) -> None:
     """A shared rule finds nothing where the target's settings have no `max_cost`."""
     modules = TARGET.replace('prefix = "DE"', 'prefix = "DE"\n    parts = {"rules": "deck_rules"}')
@@ -257,6 +260,7 @@ def test_a_budget_rule_without_a_budget(install: Callable[..., Path], run: Run) 
     assert "The job could cost more than the budget." in run("explain", "DE412").stdout
 
 
+@pytest.mark.slow
 def test_the_queue_of_another_target(install: Callable[..., Path], run: Run) -> None:
     """`--queue` and `--priority` work where the settings have them, as `ct.submit(queue=True)` does."""
     fields = '"deck"\n    queue: bool = False\n    priority: int = 0\n'
@@ -285,6 +289,7 @@ def test_the_doctor_goes_on(install: Callable[..., Path], run: Run) -> None:
     assert "not installed: `pip install 'broken-target[ferric]'`" in report
 
 
+@pytest.mark.slow
 def test_runs_of_an_uninstalled_package(install: Callable[..., Path], run: Run) -> None:
     """They are listed, counted and removed; what needs the target says that it is not installed."""
     info = install("deck = deck:DeckTarget", deck=TARGET)
@@ -304,6 +309,7 @@ def test_runs_of_an_uninstalled_package(install: Callable[..., Path], run: Run) 
     assert ended not in run("ps").stdout
 
 
+@pytest.mark.slow
 def test_a_target_without_secrets(install: Callable[..., Path], run: Run, packages: Path) -> None:
     """A job with a secret, or with a value that looks like one, is refused with a hint."""
     install(

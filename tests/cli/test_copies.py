@@ -37,6 +37,7 @@ def planned(cli: Cli) -> str:
 
 
 @pytest.mark.parametrize("to", [[], ["--to", "results"], ["--to", "deep/results"]])
+@pytest.mark.slow_after(1)
 def test_copies_are_no_code(cli: Cli, project: Path, to: list[str]) -> None:
     """The next submit has the same bundle, before and after a second download, and is known as the same job."""
     before = planned(cli)

@@ -35,6 +35,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.lifecycle
+@pytest.mark.slow
 def test_last_is_of_this_folder_and_terminal(project: Path, tmp_path: Path, clean_environment: Path) -> None:
     """Another terminal's newer run in the same folder is not this terminal's `last`; a third terminal's `last` is the
     newest of the folder; from another folder, or one above, `stop last` stops nothing that nobody named."""

@@ -210,6 +210,7 @@ def test_errors(cli: Cli, evil_job: str, command: str) -> None:
         ("job.json", "NAME"),
     ],
 )
+@pytest.mark.slow_after(4)
 def test_files(cli: Cli, evil_job: str, clean_environment: Path, file: str, text: str) -> None:
     """What files say, right or wrong."""
     name = json.dumps(NAMES)[1:-1].replace("\\ud", "\\u0") if '"NAME' in text else NAMES
@@ -252,6 +253,7 @@ def test_a_line_of_several_lines_has_its_rank_before_each(cli: Cli, evil_job: st
     assert lines[1] == "[rank 0] error: forged\th"
 
 
+@pytest.mark.slow
 def test_colours_of_a_log_on_a_terminal(terminal: Callable[..., tuple[str, int]], evil_job: str, cli: Cli) -> None:  # noqa: F811
     """They stay on a terminal, and end with their line; NO_COLOR and a pipe take them away."""
     cli("submit", evil_job, "--detach", "--ignore", "CT201")

@@ -65,6 +65,7 @@ def test_declared_links_are_no_code(source: Path, target: str) -> None:
     assert (code_of(entry_point="train.py", inputs=inputs) == changed) is (target == "real")
 
 
+@pytest.mark.slow
 def test_declared_data_is_of_any_size(source: Path) -> None:
     """A file that no bundle may hold is no finding where the job declares it, and an error elsewhere."""
     with (source / "data/train/huge.bin").open("wb") as file:
@@ -109,6 +110,7 @@ def test_folder_that_is_the_source(source: Path) -> None:
 
 
 @pytest.mark.lifecycle
+@pytest.mark.slow
 def test_output_into_the_folder(source: Path) -> None:
     """The shell's redirection into the folder with the code is no change of the code."""
     (source / "train.py").write_text("print('trained')\n")

@@ -265,6 +265,7 @@ def test_checkpoints_do_not_go_to_a_file(make_source: Callable[..., Path]) -> No
     assert told == [("`/dev/null` is a file, but `checkpoint` needs a folder", ("checkpoint", "local"))]
 
 
+@pytest.mark.slow
 def test_large_bundles_are_found_before_they_are_uploaded(tmp_path: Path, make_source: Callable[..., Path]) -> None:
     """Over 50 MiB a warning, over 300 MiB an error; both name the largest files. The file is sparse: no disk is used."""
     for size, expected in ((40, set()), (60, {"CT303"}), (310, {"CT302"})):

@@ -123,6 +123,7 @@ def test_a_command_line_runs_in_a_shell(tmp_path: Path) -> None:
     assert (root / "processing/input/raw/copy-1").read_text() == "data"
 
 
+@pytest.mark.slow
 def test_requirements_that_cannot_be_installed_are_the_message(tmp_path: Path) -> None:
     """pip's own error is the reason, and the script never starts."""
     root = container(tmp_path, {"ok.py": "open('ran', 'w')", "requirements.txt": "./no-such-folder\n"})

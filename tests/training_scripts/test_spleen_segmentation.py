@@ -516,6 +516,7 @@ def test_a_patch_holds_its_centre_and_is_black_outside(parts: Any) -> None:
             assert np.count_nonzero(patch) == expected
 
 
+@pytest.mark.slow
 def test_the_picture_tells_right_missed_and_wrong_apart(tmp_path: Path, parts: Any, prepared: list[Any]) -> None:
     """By voxel, for two classes; and the file is a PNG with all three colours in it."""
     np = pytest.importorskip("numpy")

@@ -72,6 +72,7 @@ def test_a_run_on_a_cloud_can_be_stopped(fake: FakeAws, job: ct.TrainingJob) -> 
     assert len(fake.operations("StopTrainingJob")) == 1
 
 
+@pytest.mark.slow
 def test_a_run_on_this_machine_can_be_stopped(job: ct.TrainingJob) -> None:
     """The same, although its status cannot be kept in the store."""
     run = ct.submit(job, "local")

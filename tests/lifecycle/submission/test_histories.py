@@ -10,6 +10,7 @@ pytestmark = pytest.mark.lifecycle
 
 
 @pytest.mark.parametrize("first", range(0, 1000, 100))
+@pytest.mark.slow_after(5)
 def test_histories(first: int) -> None:
     """A hundred histories of processes, stores, clocks and services agree with the model."""
     for seed in range(first, first + 100):

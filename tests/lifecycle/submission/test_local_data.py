@@ -120,6 +120,7 @@ def submit(cloud: Cloud, job: ct.TrainingJob) -> ct.Run:
     return ct.submit(job, cloud.settings, online=False)
 
 
+@pytest.mark.slow_after(1)
 def test_a_folder_goes_up_once(cloud: Cloud, folder: Path) -> None:
     """The plan names its place; two submits send it once; it is no part of the code, and progress is told."""
     job = job_of(cloud)
@@ -141,6 +142,7 @@ def test_a_folder_goes_up_once(cloud: Cloud, folder: Path) -> None:
     assert cloud.sent() == 2
 
 
+@pytest.mark.slow_after(1)
 def test_what_broke_off_goes_on(cloud: Cloud, folder: Path) -> None:
     """Only what is missing is sent, and nothing where the folder is gone but all is there."""
     job = job_of(cloud)
@@ -154,6 +156,7 @@ def test_what_broke_off_goes_on(cloud: Cloud, folder: Path) -> None:
     assert cloud.sent() == 3
 
 
+@pytest.mark.slow_after(1)
 def test_data_that_changed_meanwhile_is_not_sent(cloud: Cloud, folder: Path) -> None:
     """Other content at a place that is named by the content would be wrong for good."""
     plan = ct.plan(job_of(cloud), cloud.settings)

@@ -138,6 +138,7 @@ def test_a_sweep_without_a_value_ends_with_a_sentence(make_sweep: MakeSweep, mod
 
 
 @pytest.mark.parametrize("mode", ["dead", "killed"])
+@pytest.mark.slow_after(1)
 def test_one_dead_trial_does_not_end_the_others(make_sweep: MakeSweep, mode: str) -> None:
     """The sweep ends well, and says what failed: a script, or the supervisor of a run."""
     run = ended(make_sweep(search={"rate": [0.1, 0.2], "mode": [mode, "good"]}, strategy="grid", trials=None))
@@ -203,6 +204,7 @@ def test_a_sweep_that_goes_on_prints_only_what_is_new(
     assert capsys.readouterr().out.splitlines() == [*before, *continued, *repeated]
 
 
+@pytest.mark.slow
 def test_more_trials(make_sweep: MakeSweep) -> None:
     """A sweep that has ended goes on under its name; one that ended without more does not."""
     run = ended(make_sweep(trials=2))
@@ -282,6 +284,7 @@ def test_the_best_trial_is_known_at_the_end(make_sweep: MakeSweep, tmp_path: Pat
     run.wait(DEADLINE)
 
 
+@pytest.mark.slow
 def test_max_runtime_says_which_trials_are_left_and_begins_again(
     make_sweep: MakeSweep, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,6 +236,7 @@ def test_scripts_in_a_folder_find_what_lies_above(code: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock, which every image of Linux has")
+@pytest.mark.slow
 def test_requirements_are_installed_first(code: Path) -> None:
     """pip finds the file, whatever its name, and the script gets its arguments all the same."""
     command = command_of(environment=REQUIRING, hyperparameters={"text": "it's"})

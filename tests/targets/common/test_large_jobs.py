@@ -159,6 +159,7 @@ def _whole(entry: dict[str, Any]) -> list[dict[str, Any]]:
         ("local", TORCH, {"processes_per_instance": 1024}),
     ],
 )
+@pytest.mark.slow_after(3)
 def test_a_million_processes_are_planned_without_being_made(
     target: str, distribution: dict[str, Any], settings: dict[str, Any]
 ) -> None:
@@ -173,7 +174,7 @@ def test_a_million_processes_are_planned_without_being_made(
     assert peak < 60_000_000
 
 
-LONG = ("own, servers", "own, more workers than hosts", "own, fewer servers")
+LONG = ("toolkit, servers", "own, servers", "own, more workers than hosts", "own, fewer servers")
 """Plans whose texts are long: seconds for each."""
 
 

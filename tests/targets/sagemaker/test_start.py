@@ -87,7 +87,7 @@ def job_of(framework: str, chosen: tuple[str, ...], instances: int) -> ct.Traini
 
 
 @pytest.mark.parametrize(("framework", "instances"), [(name, 2) for name in FRAMEWORKS] + [("tensorflow", 1)])
-@pytest.mark.slow_after(2)
+@pytest.mark.slow_after(1)
 def test_every_reader_agrees(framework: str, instances: int) -> None:
     """Launch view, summary, rules, adoption, export and emulation, for all 128 combinations of launcher keys."""
     for chosen in SUBSETS:
