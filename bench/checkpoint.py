@@ -24,7 +24,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from cloudtrain import runtime
-from cloudtrain.runtime import blocks
+from cloudtrain.runtime import sharded
 from cloudtrain.runtime.process_group import from_main
 from cloudtrain.runtime.sharded import read_shards, write_shards
 
@@ -58,14 +58,14 @@ def kernel_reads() -> int:
 def count_reads() -> list[int]:
     """Return the list that receives the lengths of all blocks that this process reads from now on."""
     lengths: list[int] = []
-    read = blocks._read
+    read = sharded._read_block
 
     def counting(*arguments: Any) -> bytearray:
         data = read(*arguments)
         lengths.append(len(data) - 1)
         return data
 
-    blocks._read = counting
+    sharded._read_block = counting
     return lengths
 
 
