@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 FINAL = ("succeeded", "failed", "stopped", "lost")
 """The states that never change again. `RunState` has them too, but importing it would slow down the supervisor."""
 
+QUEUED = "queued"
+"""The supervisor's command-line argument for a run that waits in the queue or for other runs."""
+
 FORCED = "processes that did not exit within the grace period were killed"
 """The part of a stopped run's reason that follows if its processes had to be killed."""
 

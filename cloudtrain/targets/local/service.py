@@ -25,11 +25,9 @@ from cloudtrain.targets.common.archives import copy_places, put_archive, unpacke
 from cloudtrain.targets.common.launch import host_name
 from cloudtrain.targets.common.specification import LaunchSpecification, QueueNeed
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
-from cloudtrain.targets.local.folder import FINAL, RunFolder, command, run_folder
+from cloudtrain.targets.local.folder import FINAL, QUEUED, RunFolder, command, run_folder
 from cloudtrain.targets.local.queueing import Held, Queue, QueueOrder, Waiting
 from cloudtrain.targets.local.settings import Local
-from cloudtrain.targets.local.supervisor import QUEUED
-from cloudtrain.targets.local.verdict import finish
 
 # Read a run's journal for `logs`, starting at a byte offset. Each call continues where the previous call stopped.
 
@@ -390,6 +388,8 @@ class LocalService:
         status = _read(folder)
         if status["state"] in FINAL or is_held(Path(folder.lock)):
             return status | standing(folder.path) if status["state"] == "queued" else status
+        from cloudtrain.targets.local.verdict import finish  # the supervisor was killed, which is rare
+
         try:
             finish(folder.path)
         except OSError as error:

@@ -20,7 +20,7 @@ import sys
 import time
 from importlib import import_module
 
-from cloudtrain.targets.local.folder import FORCED, RunFolder, new_status
+from cloudtrain.targets.local.folder import FORCED, QUEUED, RunFolder, new_status
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -52,9 +52,6 @@ _READS = 10
 
 _PUBLISH_EVERY = 0.5
 """Minimum number of seconds between two status updates that change only metrics."""
-
-QUEUED = "queued"
-"""The command-line argument for a run that waits in the queue or for other runs."""
 
 _SOON = ("output", "processes", "verdict")
 """Modules that a run imports when it starts. A waiting run imports them while it waits."""
