@@ -108,6 +108,7 @@ def _replaced(data: object, value: object) -> Iterator[object]:
 
 @pytest.mark.parametrize("value", [True, [], "\ud800", {"a": {"b": [1]}}], ids=["truth", "list", "half", "mapping"])
 @pytest.mark.parametrize("original", [SAGEMAKER["pt_torchdist"], next(iter(AZUREML.values()))], ids=["SM", "AZ"])
+@pytest.mark.slow_after(1)
 def test_a_value_of_another_type(cli: Cli, clean_environment: Path, original: object, value: object) -> None:
     """In each place of a request: a job, or an error that names the document."""
     codes = set()

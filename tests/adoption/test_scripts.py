@@ -155,6 +155,7 @@ def still_running() -> list[str]:
 
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.parametrize("isolated", [True, False])
+@pytest.mark.slow_after(3)
 def test_a_hostile_script_ends(
     case: str, isolated: bool, adopted: Callable[..., ct.Adoption], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

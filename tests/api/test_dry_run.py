@@ -55,6 +55,7 @@ def job_file(make_source: Callable[..., Path]) -> Path:
 
 
 @pytest.mark.parametrize("argv", [("submit", "--dry-run"), ("plan",), ("check",)])
+@pytest.mark.slow_after(1)
 def test_a_dry_run_changes_nothing(argv: tuple[str, ...], job_file: Path, clean_environment: Path) -> None:
     """No file written, no folder made, no process started, no socket opened; with and without a store."""
     for _ in range(2):
@@ -66,6 +67,7 @@ def test_a_dry_run_changes_nothing(argv: tuple[str, ...], job_file: Path, clean_
 
 
 @pytest.mark.parametrize("argv", [("submit", "--dry-run"), ("plan",), ("check", "--offline")])
+@pytest.mark.slow_after(1)
 def test_a_dry_run_for_sagemaker_asks_nobody(argv: tuple[str, ...], job_file: Path, clean_environment: Path) -> None:
     """Credentials or not: no socket is opened, nothing is written, and boto3 is not even imported."""
     settings = job_file.parent / "cloudtrain.toml"
@@ -84,6 +86,7 @@ def test_a_dry_run_for_sagemaker_asks_nobody(argv: tuple[str, ...], job_file: Pa
     assert result.stderr.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_the_same_bytes_twice(job_file: Path) -> None:
     """Text and JSON, from two processes."""
     for extra in ((), ("--json",)):

@@ -45,6 +45,7 @@ def findings(
     ],
     ids=["input", "output", "checkpoint"],
 )
+@pytest.mark.slow_after(3)
 def test_a_place_that_cannot_be(
     source: Path, monkeypatch: pytest.MonkeyPatch, place: str, job: Any, path: tuple[str, ...]
 ) -> None:

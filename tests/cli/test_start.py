@@ -34,6 +34,7 @@ def test_init_writes_a_job_that_plans(cli: Cli, clean_environment: Path) -> None
 
 @pytest.mark.parametrize("folder", ["my project", "1st_try", "日本", "a" * 60, "--", "2024", "true", "null", "1e3"])
 @pytest.mark.parametrize("script", ["train.py", "my script.py", "tr:ain #1.py", "12"])
+@pytest.mark.slow_after(4)
 def test_init_takes_any_names(cli: Cli, clean_environment: Path, folder: str, script: str) -> None:
     """Folders and scripts with blanks, colons or no letters still give a job file that loads."""
     here = clean_environment / folder
@@ -86,6 +87,7 @@ def test_init_keeps_a_name_that_looks_like_a_number(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("file", "better"), [("job.toml", "job.yaml"), ("big", "big.yaml"), ("jobs", "jobs/job.yaml")])
+@pytest.mark.slow_after(1)
 def test_init_writes_yaml(cli: Cli, clean_environment: Path, file: str, better: str) -> None:
     """Any other file could not be read as a job afterwards; the hint does what it says."""
     (clean_environment / "jobs").mkdir()

@@ -48,6 +48,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
 
 @full
 @pytest.mark.parametrize("line", ["--version", "explain", "explain --json", "plan job.yaml", "scripts show digits_ddp"])
+@pytest.mark.slow_after(2)
 def test_full_stdout_is_an_error_that_says_so(shell: Shell, scripted: Path, job: str, line: str) -> None:
     """Code 74 and one error with a hint, whether the output is a line or a page."""
     done = shell(f"{line} >/dev/full")
@@ -58,6 +59,7 @@ def test_full_stdout_is_an_error_that_says_so(shell: Shell, scripted: Path, job:
 
 @full
 @pytest.mark.parametrize("line", ["submit job.yaml -d", "submit job.yaml -d --json", "submit job.yaml"])
+@pytest.mark.slow_after(1)
 def test_a_run_that_was_sent_is_named_although_stdout_is_full(
     shell: Shell, scripted: Path, job: str, line: str
 ) -> None:
@@ -97,6 +99,7 @@ def test_a_run_that_was_sent_is_named_although_nobody_reads(shell: Shell, script
         pytest.param("plan job.yaml 2>/dev/full", 0, marks=full),
     ],
 )
+@pytest.mark.slow_after(2)
 def test_a_stream_that_nobody_wants_changes_no_exit_code(
     shell: Shell, scripted: Path, job: str, line: str, code: int
 ) -> None:
@@ -115,6 +118,7 @@ def test_a_submit_without_stdout_keeps_the_store_whole(shell: Shell, scripted: P
     "setting",
     ["PYTHONIOENCODING=ascii", "LC_ALL=POSIX PYTHONCOERCECLOCALE=0 PYTHONUTF8=0"],
 )
+@pytest.mark.slow_after(1)
 def test_any_encoding_takes_any_character(shell: Shell, scripted: Path, job: str, setting: str) -> None:
     """What ASCII lacks is escaped as in JSON: in plans, in logs, and in what `--json` prints, which stays JSON."""
     (scripted / "fate.json").write_text(json.dumps({"lines": [[0, "é \N{ROCKET}"]]}))

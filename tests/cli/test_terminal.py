@@ -142,6 +142,7 @@ def test_last_of_another_folder_is_stopped_only_after_a_yes(
         assert "nothing was done [CT939]" in " ".join((child.before or "").split())
 
 
+@pytest.mark.slow
 def test_everything_fits_a_terminal_of_80_columns(terminal: object, cli: Cli, scripted: Path, job: str) -> None:
     """Tables and messages keep to the width, for a run with the longest name that there can be."""
     fate(scripted, state="failed", reason="rank 1 exited with 1: " + "word " * 20, failed_rank=1)
@@ -165,6 +166,7 @@ def test_ctrl_c_in_a_terminal(terminal: object, scripted: Path, job: str) -> Non
     assert not (scripted / "stopped").exists()
 
 
+@pytest.mark.slow
 def test_what_changed_since_the_last_run(terminal: object, job: str) -> None:
     """In at most three lines, before the run is sent; nothing the first time, when nothing changed, or with --quiet."""
     assert callable(terminal)

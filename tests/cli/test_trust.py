@@ -225,6 +225,7 @@ def test_a_config_of_another_program_is_nobodys_business(cli: Cli, found: Path) 
     assert json.loads(result[1])["settings"] == [str(Path.cwd() / "cloudtrain.toml")]
 
 
+@pytest.mark.slow
 def test_doctor_runs_nothing_that_lies_around(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A `torch.py` in the working directory is not torch."""
     monkeypatch.chdir(tmp_path)

@@ -134,6 +134,7 @@ PART = 16 << 20
 
 
 @pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 2 * PART])
+@pytest.mark.slow_after(3)
 def test_what_is_there_is_known_to_be_whole(fake: FakeAws, service: SageMakerService, size: int) -> None:
     """By its size and by the checksum that S3 keeps, of one part as of several; then it is not sent again."""
     archive = Archive(b"x" * size)
@@ -143,6 +144,7 @@ def test_what_is_there_is_known_to_be_whole(fake: FakeAws, service: SageMakerSer
 
 @pytest.mark.parametrize("size", [100, PART + 5])
 @pytest.mark.parametrize("fault", ["shorter", "other bytes", "other hash", "an earlier version's"])
+@pytest.mark.slow_after(3)
 def test_what_is_there_and_is_not_whole_is_replaced(
     fake: FakeAws, service: SageMakerService, size: int, fault: str
 ) -> None:
