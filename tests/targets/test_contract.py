@@ -46,7 +46,6 @@ def anywhere(request: pytest.FixtureRequest, place: Place) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.slow_after(5)
 def test_unknown_run(anywhere: Place, use: str, tmp_path: Path) -> None:
     """A run that does not exist is RunNotFound, whatever is asked of it."""
     known = anywhere.submit(THREE_LINES)
