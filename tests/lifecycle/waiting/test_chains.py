@@ -29,7 +29,6 @@ def kill_watcher(state_dir: Path, run: ct.Run) -> None:
     eventually(lambda: run.status().state is RunState.LOST)
 
 
-@pytest.mark.slow_after(1)
 def test_it_is_sent_when_the_other_has_succeeded(
     cloud: Cloud, first: ct.Run, source: Path, state_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,7 +78,6 @@ def test_it_ends_where_the_other_ends_badly(cloud: Cloud, first: ct.Run, source:
     assert second.name not in [run.name for run in ct.runs()]
 
 
-@pytest.mark.slow_after(1)
 def test_one_that_waits_is_stopped(cloud: Cloud, first: ct.Run, source: Path) -> None:
     """At once, with nothing sent; the other goes on."""
     run = cloud.submit(cloud.reader(source, first.name))
