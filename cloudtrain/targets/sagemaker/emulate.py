@@ -332,8 +332,7 @@ def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
 
 def _container(request: JsonMapping, parts: TrainingParts, python: str) -> ImageContents:
     """Return the known contents of the request's image, or else of the job's, without SageMaker's libraries and the
-    PyTorch version: an emulation runs this machine's interpreter, `python`, instead of the image's.
-    """
+    PyTorch version: an emulation runs this machine's interpreter, `python`, instead of the image's."""
     algorithm = {"TrainingImage": parts.image.uri, **request["AlgorithmSpecification"]}
     known = Start.of({**request, "AlgorithmSpecification": algorithm}, parts.job.environment.framework).container
     return known._replace(python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)

@@ -281,8 +281,7 @@ class SageMakerAdopter:
         self, request: JsonMapping, original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
         """The form omits the run's tag and replaces the location of the code with a fixed text. If the drivers of SDK
-        version 3 start the original, one description of the program replaces the fields that start the program.
-        """
+        version 3 start the original, one description of the program replaces the fields that start the program."""
         form = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
         if original.search is None:
             form = {name: value for name, value in form.items() if name not in OF_SEARCH}
@@ -337,8 +336,7 @@ class SageMakerAdopter:
 
     def captured(self, record: JsonMapping, uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
         """If the script asked AWS for its account number, the hook answered with a placeholder. The account number of
-        the job's role replaces this placeholder.
-        """
+        the job's role replaces this placeholder."""
         request = record.get("request")
         text = json.dumps(request)
         role = str(request.get("RoleArn", "")) if isinstance(request, Mapping) else ""
