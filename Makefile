@@ -20,8 +20,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # Tests that start real training or a Slurm cluster, build wheels or execute notebooks: two files at a time, because each uses many cores.
 HEAVY  := torch or mpi or wheel or notebook or awscli or slurm
-# Many tests wait for a disk or for each other's processes: half as many more at a time as there are cores.
-WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( cores < 6 ? (cores * 3 + 1) / 2 : 8 )))
+# Many tests wait for a disk or for each other's processes: twice as many at a time as there are cores.
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( cores < 4 ? cores * 2 : 8 )))
 # All property tests and random choices with this commit's seed, which the line that make prints has.
 MOVING := --hypothesis-seed $(SEED)
 

@@ -155,7 +155,7 @@ def still_running() -> list[str]:
 
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.parametrize("isolated", [True, False])
-@pytest.mark.slow_after(3)
+@pytest.mark.slow_after(1)
 def test_a_hostile_script_ends(
     case: str, isolated: bool, adopted: Callable[..., ct.Adoption], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -169,6 +169,7 @@ def test_a_hostile_script_ends(
     assert still_running() == []
 
 
+@pytest.mark.slow
 def test_a_program_whose_variables_show_late_is_ended(
     adopted: Callable[..., ct.Adoption], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -195,6 +195,7 @@ def test_the_doctor_says_what_is_wrong_with_each(install: Callable[..., Path], r
     assert report.returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["my-deck", "_deck", "mode", "of"])
 @pytest.mark.slow_after(1)
 def test_a_name_that_no_target_can_have(install: Callable[..., Path], run: Run, name: str) -> None:
@@ -206,6 +207,7 @@ def test_a_name_that_no_target_can_have(install: Callable[..., Path], run: Run, 
     assert "`broken-target` has a target of this name, and a target cannot have it" in run("doctor").stdout
 
 
+@pytest.mark.slow
 def test_two_packages_with_one_name(install: Callable[..., Path], run: Run) -> None:
     """Neither is taken silently: the user decides which one stays."""
     install("deck = deck:DeckTarget", package="first-deck", deck=TARGET)
@@ -239,6 +241,7 @@ def test_rules_with_the_codes_of_others(install: Callable[..., Path], run: Run) 
     assert "XX101" not in run("explain").stdout
 
 
+@pytest.mark.slow
 def test_a_part_that_cannot_be_imported(install: Callable[..., Path], run: Run) -> None:
     """The target works until the part is needed; then the error names the part."""
     install(

@@ -74,6 +74,7 @@ def test_copies_into_the_project_itself_are_told(cli: Cli, project: Path) -> Non
     assert planned(cli) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 100])
 def test_a_file_that_goes_meanwhile(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """The copies are there and printed, also while another program removes files of the project."""

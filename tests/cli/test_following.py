@@ -120,6 +120,7 @@ def test_killed_command_leaves_the_run_alone(terminal: pexpect.spawn[str], clean
     assert "succeeded" in err
 
 
+@pytest.mark.slow
 def test_follows_to_the_end_with_a_live_table(terminal: pexpect.spawn[str], clean_environment: Path) -> None:
     """The last table has the last value, the result says so too, and what it wrote can be listed and waited for."""
     (clean_environment / "finish").touch()

@@ -76,6 +76,7 @@ def test_rerun_on_this_machine(
     assert cli("diff", name, new).code == 0
 
 
+@pytest.mark.slow
 def test_rerun_on_sagemaker(cli: Cli, aws: FakeAws, make_source: Callable[..., Path], tmp_path: Path) -> None:
     """The same CreateTrainingJob but for the name, nothing is uploaded again, and the code comes from the bucket."""
     files = {"train.py": "print(1)\n", "job.yaml": test_sagemaker.JOB, "cloudtrain.toml": test_sagemaker.SETTINGS}
@@ -96,6 +97,7 @@ def test_rerun_on_sagemaker(cli: Cli, aws: FakeAws, make_source: Callable[..., P
     assert found["code"] == []
 
 
+@pytest.mark.slow
 def test_rerun_on_azure(cli: Cli, azure: FakeAzure, make_source: Callable[..., Path], tmp_path: Path) -> None:
     """The same PUT but for the name, the same code asset, whose files can be had again."""
     files = {"train.py": "print(1)\n", "job.yaml": test_azureml.JOB, "cloudtrain.toml": test_azureml.SETTINGS}
@@ -152,6 +154,7 @@ def test_code_that_is_gone_from_the_bucket(
     assert len([item for item in aws.received if item.operation == "CreateTrainingJob"]) == 1
 
 
+@pytest.mark.slow
 def test_cost(cli: Cli, aws: FakeAws, make_source: Callable[..., Path]) -> None:
     """Billed where the service says it, estimated else; runs without a price are counted; the same over its list."""
     files = {"train.py": "print(1)\n", "job.yaml": test_sagemaker.JOB, "cloudtrain.toml": test_sagemaker.SETTINGS}

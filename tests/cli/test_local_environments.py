@@ -156,6 +156,7 @@ def test_pip_builds_once(cli: Cli, project: Path, state_dir: Path) -> None:
     assert not list((state_dir / "environments").glob("*/source"))
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 def test_uv_builds_where_it_is_installed(cli: Cli, project: Path, state_dir: Path, uv: Path) -> None:
     """The setting does what the flag does."""

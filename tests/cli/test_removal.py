@@ -92,6 +92,7 @@ def test_prune(cli: Cli, scripted: Path, job: str, state_dir: Path) -> None:
     assert names(cli) == [made[3], made[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 @pytest.mark.parametrize(("by", "kept"), [("accuracy", [0.9, 0.7]), ("-accuracy", [0.2, 0.5]), ("acuracy", None)])
 @pytest.mark.slow_after(1)
@@ -117,6 +118,7 @@ def test_prune_says_what_it_needs(cli: Cli) -> None:
         assert (result.code, "hint: " in result.err) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 def test_prune_takes_old_archives(cli: Cli, project: Path, state_dir: Path) -> None:
     """An archive of code that no submit has asked for in a day goes, and what an interrupted removal has left; a submit

@@ -68,6 +68,7 @@ def test_wait_tells_by_its_exit_code(cli: Cli, scripted: Path, job: str, state: 
     assert json.loads(as_json.out)["state"] == state
 
 
+@pytest.mark.slow
 def test_wait_gives_up(cli: Cli, scripted: Path, job: str) -> None:
     """When the time is up the run goes on: code 4."""
     fate(scripted, state="running")

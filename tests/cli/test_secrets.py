@@ -180,6 +180,7 @@ def vault(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     server.server_close()
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 @pytest.mark.parametrize("service", ["sagemaker", "azureml"])
 def test_emulated_jobs_ask_the_vault_of_their_cloud(

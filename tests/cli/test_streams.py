@@ -73,6 +73,7 @@ def test_a_run_that_was_sent_is_named_although_stdout_is_full(
     assert "error: stdout cannot be written: No space left on device" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["submit job.yaml -d --json", "submit job.yaml"])
 def test_a_run_that_was_sent_is_named_although_nobody_reads(shell: Shell, scripted: Path, job: str, line: str) -> None:
     """The reader of stdout is gone: code 141, and stderr has the name."""
@@ -107,6 +108,7 @@ def test_a_stream_that_nobody_wants_changes_no_exit_code(
     assert shell(line).returncode == code
 
 
+@pytest.mark.slow
 def test_a_submit_without_stdout_keeps_the_store_whole(shell: Shell, scripted: Path, job: str) -> None:
     """A closed descriptor is not given to the next file that is opened, such as the store."""
     assert shell("submit job.yaml -d >&- 2>&-").returncode == 0
@@ -114,6 +116,7 @@ def test_a_submit_without_stdout_keeps_the_store_whole(shell: Shell, scripted: P
     assert [run["name"] for run in json.loads(shell("ps --json").stdout)] == [sent.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
     ["PYTHONIOENCODING=ascii", "LC_ALL=POSIX PYTHONCOERCECLOCALE=0 PYTHONUTF8=0"],

@@ -64,6 +64,7 @@ def lines_with_metrics(steps: int) -> list[list[object]]:
     ]
 
 
+@pytest.mark.slow
 def test_metrics_are_a_table_below_the_lines(terminal: object, scripted: Path, job: str) -> None:
     """Metric lines do not scroll by; the last values and the course over the whole width stay on the screen."""
     fate(scripted, lines=lines_with_metrics(30))
@@ -79,6 +80,7 @@ def test_metrics_are_a_table_below_the_lines(terminal: object, scripted: Path, j
     assert "succeeded after 12s: loss 0.033 (step 29)" in " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_what_it_waits_for_is_there_before_the_first_line(terminal: object, scripted: Path, job: str) -> None:
     """A run without any output: the screen says what is going on, and nothing of it stays."""
     fate(scripted, states={}, lines=[])
@@ -109,6 +111,7 @@ def test_dumb_terminal_gets_plain_lines(terminal: object, scripted: Path, job: s
     assert "[rank 0] [metrics] step=2 loss=0.333" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "ends"), [("y", 0), ("n", 2)])
 def test_last_of_another_folder_is_stopped_only_after_a_yes(
     cli: Cli, scripted: Path, job: str, clean_environment: Path, monkeypatch: pytest.MonkeyPatch, answer: str, ends: int
@@ -153,6 +156,7 @@ def test_everything_fits_a_terminal_of_80_columns(terminal: object, cli: Cli, sc
             assert len(line) <= 80 or whole, line
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal(terminal: object, scripted: Path, job: str) -> None:
     """The live table is put away, the cursor comes back, and the run goes on."""
     fate(scripted, lines=lines_with_metrics(5), interrupt=True, state="running")

@@ -77,6 +77,7 @@ def test_a_good_job_passes(workspace: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "jobs/good.yaml on sagemaker: no errors\n")
 
 
+@pytest.mark.slow
 def test_a_mistake_is_marked_at_its_line(workspace: Path) -> None:
     """Once, although two targets find it; the step fails, and the other file is checked."""
     (workspace / "jobs" / "bad.yaml").write_text(GOOD.replace("torch}", "torhc}"))

@@ -101,6 +101,7 @@ def test_a_run_is_named_whole_or_by_its_beginning(prepare: Callable[..., ct.Run]
         assert f"{first.directory}/model" in ct.plan(job, "local").request["processes"][0]["argv"][-1]
 
 
+@pytest.mark.slow
 def test_of_a_job_the_newest_run_that_succeeded_counts(prepare: Callable[..., ct.Run]) -> None:
     """A later run that failed does not hide it."""
     prepare(tags={"a": "1"})
@@ -109,6 +110,7 @@ def test_of_a_job_the_newest_run_that_succeeded_counts(prepare: Callable[..., ct
     assert second.name in ct.plan(use("run:prep/model"), "local").notes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forgotten", [0, 1], ids=["older", "newer"])
 def test_a_run_of_which_nothing_is_left_hides_no_other(
     prepare: Callable[..., ct.Run], state_dir: Path, forgotten: int
@@ -167,6 +169,7 @@ def test_the_hint_names_the_file_of_the_job(tmp_path: Path, monkeypatch: pytest.
     assert hint == "run it there first: `cloudtrain submit 'my jobs/second.toml' --target local`"
 
 
+@pytest.mark.slow
 def test_a_beginning_of_several_runs_is_an_error(prepare: Callable[..., ct.Run]) -> None:
     """It names them."""
     names = {prepare(name="prep-a").name, prepare(name="prep-b").name}

@@ -91,6 +91,7 @@ def test_it_runs_on_the_python_of_old_images(host: Host, version: str, tmp_path:
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(15, quick=5),
     deadline=None,
@@ -224,6 +225,7 @@ def test_stop_reaches_the_script(host: Host) -> None:
     assert host.failure is None
 
 
+@pytest.mark.slow
 def test_stop_reaches_what_a_shell_started(host: Host) -> None:
     """A shell does not pass SIGTERM on and dies of it, so its children get it too, and their time to save."""
     host.fill({"train.py": WAITS}, {}, command="SAVING_TAKES=1 python3 train.py; true").start()

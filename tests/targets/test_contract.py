@@ -45,16 +45,16 @@ def anywhere(request: pytest.FixtureRequest, place: Place) -> Iterator[Place]:
         yield found
 
 
-@pytest.mark.parametrize("use", USES)
-def test_unknown_run(anywhere: Place, use: str, tmp_path: Path) -> None:
+def test_unknown_run(anywhere: Place, tmp_path: Path) -> None:
     """A run that does not exist is RunNotFound, whatever is asked of it."""
     known = anywhere.submit(THREE_LINES)
     known.wait()
     unknown = RunRef(known.ref.target, known.ref.place, "nobody-1")
-    with pytest.raises(RunNotFound) as caught:
-        USES[use](anywhere.service, unknown, tmp_path)
-    assert "nobody-1" in caught.value.message
-    assert caught.value.hint
+    for name, use in USES.items():
+        with pytest.raises(RunNotFound) as caught:
+            use(anywhere.service, unknown, tmp_path)
+        assert "nobody-1" in caught.value.message, name
+        assert caught.value.hint, name
 
 
 def test_has(anywhere: Place) -> None:
@@ -111,6 +111,7 @@ def test_follow_to_the_last_line(anywhere: Place) -> None:
     assert run.status.state is RunState.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_two_followers(anywhere: Place) -> None:
     """Who comes later reads from the beginning, and takes nothing away from others."""
     run = anywhere.submit(ENDLESS)
@@ -199,6 +200,7 @@ def test_download(anywhere: Place, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_download_of_what_does_not_exist(anywhere: Place, tmp_path: Path) -> None:
     """An unknown place is an error that names those that exist."""
     run = anywhere.submit("")

@@ -56,7 +56,6 @@ def test_one_process_learns_the_digits(alone: Run) -> None:
     assert alone.losses[460] < 0.1
 
 
-@pytest.mark.smoke
 def test_two_processes_begin_the_same(script: Path, tmp_path: Path) -> None:
     """A short run alone and under bare torchrun: the same losses and the same accuracy."""
     alone = run(tmp_path / "alone", sys.executable, script, "--epochs", "2")

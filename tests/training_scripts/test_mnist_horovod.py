@@ -122,6 +122,7 @@ def write_mnist(folder: Path, parts: Any, *, gzipped: bool) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_digits_are_all_there(images: Any) -> None:
     """1,797 scans, every fifth for the test, with every grey value still told apart."""
     train, test = images.read_digits()

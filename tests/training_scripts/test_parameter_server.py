@@ -102,6 +102,7 @@ def test_staleness_stays_within_what_the_bound_promises(
     assert max(row.staleness for row in play.server.seen) <= server_module.largest_staleness(workers, lead)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 4), st.lists(st.integers(0, 11), min_size=1, max_size=30))
 def test_without_a_bound_a_fast_worker_never_waits(server_module: ModuleType, workers: int, picks: list[int]) -> None:

@@ -215,6 +215,7 @@ def test_a_task_that_is_none_is_said(parts: Any, tmp_path: Path, text: str, prob
         parts.prepare.task_in(tmp_path / "dataset.json")
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 def test_an_instance_with_other_images_than_the_task_names_fails(raw: Path, tmp_path: Path) -> None:
     """What it was dealt is told from a share that happens to be empty, which is no failure."""
@@ -333,6 +334,7 @@ runpy.run_path({script!r}, run_name="__main__")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 @pytest.mark.slow_after(1)
@@ -391,6 +393,7 @@ def prepared_by(text: str, tmp_path: Path, raw: Path) -> subprocess.CompletedPro
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 def test_a_worker_that_is_killed_is_told(raw: Path, tmp_path: Path) -> None:
     """As for want of memory: the volumes that are not prepared are named, and the next run prepares them."""
@@ -439,6 +442,7 @@ def test_a_worker_that_is_killed_before_all_is_given_out_is_told(raw: Path, tmp_
     assert len(named) == 6 or (late and len(named) == 5)
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 def test_processes_share_the_work(raw: Path, tmp_path: Path, prepared: list[Any]) -> None:
     """Two instances that were dealt their scans, and two ranks that see all: each volume is prepared once, and
@@ -606,6 +610,7 @@ def test_both_jobs_have_a_plan_on_both_clouds() -> None:
     assert request["ProcessingOutputConfig"]["Outputs"][0]["S3Output"]["S3UploadMode"] == "Continuous"
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 def test_the_prepared_volumes_of_a_run_are_the_input_of_the_next(parts: Any, raw: Path, tmp_path: Path) -> None:
     """`prepare.yaml` on two instances of this machine; then `run:spleen-prepare/output/volumes` is where they are."""

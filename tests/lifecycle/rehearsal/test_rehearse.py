@@ -86,6 +86,7 @@ def test_a_script_that_survives(tmp_path: Path) -> None:
     assert str(found.interrupted.status().reason).endswith("the script saved and left at step 7")
 
 
+@pytest.mark.slow
 def test_about_half_way_unless_told(tmp_path: Path) -> None:
     """Without a step it is one in the middle."""
     found = rehearsed(tmp_path)
@@ -115,11 +116,13 @@ def test_scripts_that_do_not(tmp_path: Path, bug: str, kind: str, step: int | No
     assert found.to_dict()["verdict"] == kind
 
 
+@pytest.mark.slow
 def test_a_script_without_a_handler_is_gone_at_once(tmp_path: Path) -> None:
     """It has said nothing of saving, and the rehearsal does not claim that it did."""
     assert rehearsed(tmp_path, "saves nothing").left == "exited"
 
 
+@pytest.mark.slow
 def test_a_deaf_script_lives_from_its_last_checkpoint(tmp_path: Path) -> None:
     """It is killed after the grace period and resumes from step 4: the curve is the same, two steps were for nothing."""
     found = rehearsed(tmp_path, "deaf", target=ct.Local(grace_period=1))
@@ -128,6 +131,7 @@ def test_a_deaf_script_lives_from_its_last_checkpoint(tmp_path: Path) -> None:
     assert (found.comparison.stopped_at, found.comparison.resumed_at, found.comparison.repeated) == (6, 5, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "options", "message", "hint"),
     [
@@ -148,6 +152,7 @@ def test_what_cannot_be_rehearsed_is_said_clearly(
     assert len(ct.runs()) == 1
 
 
+@pytest.mark.slow
 def test_another_metric_may_be_compared(tmp_path: Path) -> None:
     """A script without a loss has something else that must not change."""
     assert rehearsed(tmp_path, "has no loss", options=RehearsalOptions(metrics=("error",))).verdict.kind == "same"
@@ -160,6 +165,7 @@ def test_a_failing_job_is_not_rehearsed(tmp_path: Path) -> None:
         rehearse(run_whole(broken, lambda one: ct.submit(one, ct.Local())), RehearsalOptions())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", ["sagemaker", "azureml"])
 def test_emulated_services_keep_what_the_job_keeps(tmp_path: Path, service: Any) -> None:
     """With `checkpoint` the service's folder is there again; without, nothing is, as on the service itself."""
@@ -175,6 +181,7 @@ def test_emulated_services_keep_what_the_job_keeps(tmp_path: Path, service: Any)
     assert "said that it saved, but not where the next run looks" in lost.verdict.look_at[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("emulate", [None, "azureml"])
 def test_a_finished_run_stands_for_the_whole(tmp_path: Path, emulate: Any) -> None:
     """Its own checkpoints and outputs, kept at places outside its folder, are neither found nor touched."""
@@ -190,6 +197,7 @@ def test_a_finished_run_stands_for_the_whole(tmp_path: Path, emulate: Any) -> No
     assert all(path.startswith(str(found.interrupted.directory)) for path in found.interrupted.written.values())
 
 
+@pytest.mark.slow
 def test_the_job_s_own_checkpoints_are_not_used(tmp_path: Path) -> None:
     """A job that keeps its checkpoints somewhere is rehearsed from the start, and leaves that place alone."""
     kept = ct.Checkpoint(local=str(tmp_path / "kept"), keep=2)
@@ -201,6 +209,7 @@ def test_the_job_s_own_checkpoints_are_not_used(tmp_path: Path) -> None:
     assert len([*(Path(str(found.whole.directory)) / "checkpoint").glob("*-step-*")]) == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_is_no_whole_is_refused(tmp_path: Path) -> None:
     """One that was stopped has no curve to compare with."""
     stopped = rehearsed(tmp_path).interrupted
@@ -255,6 +264,7 @@ hyperparameters: {{bug: {bug}}}
 """
 
 
+@pytest.mark.slow
 def test_command(cli: Cli, clean_environment: Path) -> None:  # noqa: F811
     """Exit code 0 and 1 by verdict; text on stdout, the stages on stderr; JSON with everything."""
     job(clean_environment)

@@ -76,6 +76,7 @@ def test_all_that_cloudtrain_writes_is_private(
     assert mode(outside) == 0o777 & ~umask
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 def test_an_open_state_folder_is_closed_and_that_is_said_once(
     make_source: Callable[..., Path], state_dir: Path, capfd: pytest.CaptureFixture[str]

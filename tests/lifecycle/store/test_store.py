@@ -181,6 +181,7 @@ print(*taken)
 """
 
 
+@pytest.mark.slow
 def test_ten_processes_lose_nothing(state_dir: Path) -> None:
     """Ten processes that each take five names at once, in a store that none of them had made yet, get fifty."""
     root = str(Path(__file__).parents[3])
@@ -263,6 +264,7 @@ def put(store: Store, name: str) -> None:
     lock.release(remove=True)
 
 
+@pytest.mark.slow
 def test_a_store_that_a_process_opens_twice_keeps_its_locks(state_dir: Path) -> None:
     """Without them, another process takes itself for the last one, and removes the log that later changes go to."""
 

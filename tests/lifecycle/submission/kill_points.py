@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-OFTEN = 6
+OFTEN = 15
 """Every so many-th point is in `make test`."""
 
 

@@ -127,6 +127,7 @@ def _recover(told: list[str], service: Path) -> None:
     assert ct.recover() == []
 
 
+@pytest.mark.slow
 def test_an_unreachable_target_keeps_the_question_open(
     service: Path, died_with: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_two_state_folders_give_two_names(
     assert len(set(names)) == 2
 
 
+@pytest.mark.slow
 def test_a_copied_store_is_another_store(
     service: Path, died_with: str, job: ct.TrainingJob, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +239,7 @@ def test_a_copied_store_is_another_store(
     assert (ct.submit(job, "local").name, len(list(service.iterdir()))) == (died_with, 2)
 
 
+@pytest.mark.slow
 def test_an_untold_run_of_yesterday_is_named_and_another_one_starts(
     service: Path, died_with: str, job: ct.TrainingJob, state_dir: Path
 ) -> None:
@@ -248,6 +251,7 @@ def test_an_untold_run_of_yesterday_is_named_and_another_one_starts(
     assert ct.submit(job, "local").unreported == ()
 
 
+@pytest.mark.slow
 def test_an_untold_run_of_yesterday_is_named_by_the_first_submit_that_succeeds(
     service: Path, died_with: str, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +265,7 @@ def test_an_untold_run_of_yesterday_is_named_by_the_first_submit_that_succeeds(
     assert ct.submit(job, "local").unreported == (died_with,)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_reported_meanwhile_is_not_adopted(
     service: Path, died_with: str, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +328,7 @@ def test_failed_checks_send_nothing(service: Path, source: Path) -> None:
     assert ct.submit(bad, "local", ignore=["CT101"]).name
 
 
+@pytest.mark.slow
 def test_concurrent_submits_lose_nothing(service: Path, source: Path, state_dir: Path) -> None:
     """Twenty processes submit the same job under two names at once: twenty jobs, twenty rows, one to ten of each."""
     command = [sys.executable, str(CRASHING), str(source), *("a", "b") * 10]

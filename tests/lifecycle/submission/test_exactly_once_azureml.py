@@ -76,6 +76,7 @@ def submit_here(job: dict[str, Any]) -> ct.Run:
     return ct.submit(ct.TrainingJob(**job), ct.AzureML(**TARGET))
 
 
+@pytest.mark.slow
 def test_the_points_are_all_known(fake: FakeAzure, submit_dying_at: Callable[[int], dict[str, Any]]) -> None:
     """A submission passes exactly the points that the next test kills it at, and asks Azure no more than this."""
     answer = submit_dying_at(0)
@@ -210,6 +211,7 @@ def test_an_answer_that_never_comes(fake: FakeAzure, job: dict[str, Any]) -> Non
     assert fake.calls()[-1] == f"GET {{WS}}/jobs/{run.name}"
 
 
+@pytest.mark.slow
 def test_a_service_out_of_reach_keeps_the_question_open(fake: FakeAzure, job: dict[str, Any]) -> None:
     """When the service cannot even be asked, the submission is neither forgotten nor repeated; later it is settled."""
 
@@ -248,6 +250,7 @@ def test_a_job_of_somebody_else(fake: FakeAzure, job: dict[str, Any]) -> None:
     assert [known.name for known in ct.runs()] == [run.name]
 
 
+@pytest.mark.slow
 def test_a_job_of_an_earlier_store(fake: FakeAzure, job: dict[str, Any], state_dir: Path) -> None:
     """With the store lost a job of a second ago is not taken for the new run, nor changed."""
     earlier = [submit_here(job).name, submit_here(job).name]
@@ -258,6 +261,7 @@ def test_a_job_of_an_earlier_store(fake: FakeAzure, job: dict[str, Any], state_d
     assert [known.name for known in ct.runs()] == [run.name]
 
 
+@pytest.mark.slow
 def test_throttling_is_waited_out(fake: FakeAzure, job: dict[str, Any]) -> None:
     """`TooManyRequests` is tried again until it works."""
     fake.faults.throttle("PUT", JOB, times=2, retry_after=None)

@@ -71,6 +71,7 @@ def submit_here(job: dict[str, Any]) -> ct.Run:
     return ct.submit(ct.TrainingJob(**job), ct.SageMaker(**TARGET), ignore=IGNORED)
 
 
+@pytest.mark.slow
 def test_the_points_are_all_known(fake: FakeAws, submit_dying_at: Callable[[int], dict[str, Any]]) -> None:
     """A submission passes exactly the points that the next test kills it at, and asks AWS no more than this."""
     answer = submit_dying_at(0)
@@ -147,6 +148,7 @@ def job_with_data(job: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     return job | {"inputs": {"train": {"sagemaker": f"{tmp_path}/data"}}}
 
 
+@pytest.mark.slow
 def test_the_points_of_data_are_all_known(fake: FakeAws, submitter: Submitter, job_with_data: dict[str, Any]) -> None:
     """A listing and a request for each file are added to the points of a submission."""
     answer = submitter.submit(point=0, job=job_with_data, target=TARGET, ignore=IGNORED)
@@ -252,6 +254,7 @@ def test_a_job_that_appears_between_the_question_and_the_request(
     assert [known.name for known in ct.runs()] == [run.name]
 
 
+@pytest.mark.slow
 def test_a_job_of_an_earlier_store(fake: FakeAws, job: dict[str, Any], state_dir: Path) -> None:
     """With the store lost a job of a second ago is not taken for the new run."""
     earlier = [submit_here(job).name, submit_here(job).name]
@@ -273,6 +276,7 @@ def test_two_state_folders_give_two_names(
     assert [name.rpartition("-")[2] for name in names] == ["1", "1"]
 
 
+@pytest.mark.slow
 def test_throttling_is_waited_out(fake: FakeAws, job: dict[str, Any]) -> None:
     """`Rate exceeded` is tried again until it works."""
     fake.faults.throttle("CreateTrainingJob", times=2)

@@ -57,6 +57,7 @@ def statuses(state_dir: Path, name: str) -> list[str]:
     return [path.parent.name for path in (state_dir / "runs").glob(f"{name}-*/status.json")]
 
 
+@pytest.mark.slow
 def test_all_points(folder: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many there are, of all kinds."""
     first = ct.submit(job("first"), QUEUE)

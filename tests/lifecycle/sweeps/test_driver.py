@@ -78,6 +78,7 @@ def test_a_sweep_runs_its_trials_and_knows_the_best(make_sweep: MakeSweep, tmp_p
     assert run.download("logs/", tmp_path / "copy")
 
 
+@pytest.mark.slow
 def test_the_plan_says_which_values_the_first_trials_have(make_sweep: MakeSweep) -> None:
     """The same seed gives the same values, in the plan and in the run."""
     sweep = make_sweep(seed=5)
@@ -120,6 +121,7 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
         assert store.unfinished() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "reason"),
     [
@@ -137,6 +139,7 @@ def test_a_sweep_without_a_value_ends_with_a_sentence(make_sweep: MakeSweep, mod
     assert len(run.trials()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["dead", "killed"])
 @pytest.mark.slow_after(1)
 def test_one_dead_trial_does_not_end_the_others(make_sweep: MakeSweep, mode: str) -> None:
@@ -218,6 +221,7 @@ def test_more_trials(make_sweep: MakeSweep) -> None:
     assert len(run.trials()) == 4
 
 
+@pytest.mark.slow
 def test_a_damaged_journal_is_named(make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
     """With its line and its path; nothing is started from what is left of it."""
     run = ended(make_sweep(trials=1))
@@ -247,6 +251,7 @@ def test_a_folder_that_cannot_be_written_is_no_defect(
         assert "error: the files of the sweep cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_sweep_itself_does_not_wait_in_the_queue(make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
     """Its trials do."""
     run = ended(make_sweep(trials=1))
@@ -340,6 +345,7 @@ def test_a_signal_ends_one_sleep_only() -> None:
     os.close(writer)
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_being_continued_is_not_lost(make_sweep: MakeSweep, state_dir: Path) -> None:
     """Its driver is starting, and another command looks. A stop signals nobody then; the driver finds the file."""
     run = ended(make_sweep(trials=2))
@@ -358,6 +364,7 @@ def test_a_sweep_that_is_being_continued_is_not_lost(make_sweep: MakeSweep, stat
     assert run.status().state is ct.RunState.LOST
 
 
+@pytest.mark.slow
 def test_stop_ends_the_trials_of_a_driver_that_was_killed(
     make_sweep: MakeSweep, tmp_path: Path, state_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -514,6 +521,7 @@ def test_trials_of_a_run_that_is_no_sweep(make_sweep: MakeSweep) -> None:
     run.wait(DEADLINE)
 
 
+@pytest.mark.slow
 def test_a_removed_sweep_takes_its_trials_along(make_sweep: MakeSweep, state_dir: Path) -> None:
     """Rows and folders."""
     run = ended(make_sweep(trials=2))
@@ -573,6 +581,7 @@ driver.drive(DrivenFolder(Path(sys.argv[1]), "sweep", sys.argv[2]), lambda: None
 """
 
 
+@pytest.mark.slow
 def test_a_driver_that_fails_says_what_to_type(
     make_sweep: MakeSweep, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -589,6 +598,7 @@ def test_a_driver_that_fails_says_what_to_type(
     )
 
 
+@pytest.mark.slow
 def test_weak_trials_are_stopped_early(make_sweep: MakeSweep, tmp_path: Path) -> None:
     """They are shown as such, and do not count as failed."""
     (tmp_path / "src" / "train.py").write_text(

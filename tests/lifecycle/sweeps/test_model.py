@@ -128,6 +128,7 @@ def test_a_grid_has_every_combination_once() -> None:
     assert len({str(point) for point in points}) == 6
 
 
+@pytest.mark.slow
 def test_the_schema_accepts_what_the_loader_accepts() -> None:
     """For editors: `cloudtrain schema --kind sweep`."""
     schema = job_schema("sweep")

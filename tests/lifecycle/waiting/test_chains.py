@@ -57,6 +57,7 @@ def test_it_is_sent_when_the_other_has_succeeded(
     assert run.wait(DEADLINE).state is RunState.SUCCEEDED  # the handle from before goes on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["failed", "was stopped"])
 @pytest.mark.slow_after(1)
 def test_it_ends_where_the_other_ends_badly(cloud: Cloud, first: ct.Run, source: Path, how: str) -> None:
@@ -90,6 +91,7 @@ def test_one_that_waits_is_stopped(cloud: Cloud, first: ct.Run, source: Path) ->
     assert run_command(["download", run.name, "model/"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.slow_after(1)
 def test_a_stop_that_meets_the_sending_stops_the_run(
     cloud: Cloud, first: ct.Run, source: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
@@ -106,6 +108,7 @@ def test_a_stop_that_meets_the_sending_stops_the_run(
     assert run.status().state in (RunState.STOPPING, RunState.STOPPED)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_after(1)
 def test_one_without_its_watcher_says_what_to_type(
     cloud: Cloud, first: ct.Run, source: Path, state_dir: Path, capsys: pytest.CaptureFixture[str]
@@ -124,6 +127,7 @@ def test_one_without_its_watcher_says_what_to_type(
     assert cloud.names == [first.name, run.name]
 
 
+@pytest.mark.slow
 @pytest.mark.slow_after(1)
 def test_a_removed_folder_ends_the_wait(cloud: Cloud, first: ct.Run, source: Path, state_dir: Path) -> None:
     """No process is left behind that asks for ever about a run that nobody knows, and nothing is sent."""
@@ -137,6 +141,7 @@ def test_a_removed_folder_ends_the_wait(cloud: Cloud, first: ct.Run, source: Pat
     assert cloud.names == [first.name]
 
 
+@pytest.mark.slow
 @pytest.mark.slow_after(1)
 def test_following_leads_into_the_run(cloud: Cloud, first: ct.Run, source: Path) -> None:
     """Whoever follows a run that waits is told so, and gets the run's end in time."""

@@ -65,6 +65,7 @@ def test_a_run_that_waits_keeps_its_code(here: Path) -> None:
     assert second.wait(DEADLINE).state is RunState.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_a_chain_of_three(here: Path) -> None:
     """Each waits for the one before it, says so, and starts by itself. The same job has the same name afterwards."""
     first = prepare(here)

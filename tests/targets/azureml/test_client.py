@@ -76,6 +76,7 @@ def test_every_kind_of_request_is_repeated(fake: FakeAzure, client: Client, meth
     assert len(fake.received(method, "/jobs/nobody")) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_a_service_that_stays_broken(fake: FakeAzure, client: Client, status: int) -> None:
     """Is tried eight times, and may be tried again later."""

@@ -90,6 +90,7 @@ def ran(code: Path, command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_hostile_hyperparameters_arrive(code: Path) -> None:
     """More than 200 different values reach the script exactly, many in one command."""
     seen: set[str] = set()

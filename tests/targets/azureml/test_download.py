@@ -133,6 +133,7 @@ def test_lists_of_many_pages(fake: FakeAzure, finished: Job, service: AzureMLSer
     assert len(service.download(REF, "outputs/plots", tmp_path)) == 21
 
 
+@pytest.mark.slow
 def test_a_large_file_comes_in_parts(fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path) -> None:
     """A connection that breaks costs the rest of its part: no other part is asked for again."""
     data = b"".join(b"%015d\n" % number for number in range(11 * READ // 64))
@@ -146,6 +147,7 @@ def test_a_large_file_comes_in_parts(fake: FakeAzure, finished: Job, service: Az
     assert len(ranges) == 3 + 3
 
 
+@pytest.mark.slow
 def test_keys_that_expire_while_a_file_is_copied(
     fake: FakeAzure,
     finished: Job,

@@ -260,6 +260,7 @@ def followed(fake: FakeAzure, client: Client, job: Job, trouble: Any = lambda co
     return sorted([*found, *texts(log.rest())])
 
 
+@pytest.mark.slow
 def test_follow_to_the_very_end(fake: FakeAzure, client: Client, job: Job) -> None:
     """Files that appear late, lines in halves, and what comes after the job has ended."""
     assert followed(fake, client, job) == WHOLE
@@ -278,6 +279,7 @@ def test_follow_through_dropped_connections(fake: FakeAzure, client: Client, job
     assert followed(fake, client, job, trouble) == WHOLE
 
 
+@pytest.mark.slow
 def test_follow_through_answers_that_are_cut_short(fake: FakeAzure, client: Client, job: Job) -> None:
     """A part of an answer is not taken for the whole."""
 

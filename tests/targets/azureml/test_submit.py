@@ -185,6 +185,7 @@ def test_every_answer_lost(fake: FakeAzure, service: AzureMLService) -> None:
     assert fake.calls()[-1] == f"GET {{WS}}/jobs/{NAME}"
 
 
+@pytest.mark.slow
 def test_busy_longer_than_patience_lasts(fake: FakeAzure, service: AzureMLService) -> None:
     """Then the error says that trying again may help, and there is no job."""
     fake.faults.unavailable("PUT", JOB, times=99)

@@ -100,6 +100,7 @@ def test_its_log(fake: FakeAzure, run: SweepRun) -> None:
     assert run_command(["logs", run.name, "--rank", "0"]) == 2
 
 
+@pytest.mark.slow
 def test_the_log_and_the_model_of_a_trial(
     fake: FakeAzure, run: SweepRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,6 +148,7 @@ def test_our_launcher_says_why(place: Place) -> None:
     assert status.details[-1] == "ValueError: bad data"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("image", [False, True], ids=["toolkit", "own launcher"])
 def test_stop_lets_the_script_save(place: Place, image: bool) -> None:
     """A stop reaches every host's script, which saves into the folder that stands for the checkpoint's S3 prefix."""
@@ -219,6 +220,7 @@ up.wait_for(4)
     assert run.nothing_is_left()
 
 
+@pytest.mark.slow
 def test_the_chiefs_end_reaches_other_hosts(place: Place) -> None:
     """Our launchers of two hosts talk over loopback: when the chief has succeeded, the worker elsewhere is ended."""
     script = """

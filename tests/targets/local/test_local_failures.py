@@ -72,6 +72,7 @@ def test_signal(place: Place) -> None:
     assert status.exit_code == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_one_of_several_brings_all_down(place: Place) -> None:
     """When one process fails, the others, which would run for ever, are ended; it is the one named."""
     script = (

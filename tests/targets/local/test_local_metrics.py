@@ -58,6 +58,7 @@ def test_the_step_is_that_of_the_line(tmp_path: Path, line: str, place: dict[str
     assert run.metrics() == [{**place, "train:loss": 0.5}]
 
 
+@pytest.mark.slow
 def test_the_lowest_rank_that_prints_counts(tmp_path: Path) -> None:
     """Ranks that all print the same do not double the curve; a metric of another rank counts too."""
     script = (
@@ -80,6 +81,7 @@ def test_a_metric_line_speaks_for_itself(tmp_path: Path) -> None:
     assert run.metrics() == [{"step": 1.0, "loss": 0.5}]
 
 
+@pytest.mark.slow
 def test_a_pattern_without_end_stops_nothing(tmp_path: Path, cli: Cli) -> None:  # noqa: F811
     """One that backtracks for ever is read no more, and the output says so; other metrics, `logs` and the end of the
     run wait for nothing."""

@@ -52,6 +52,7 @@ def test_every_rank_has_its_own_output(place: Place) -> None:
         assert f"rank {rank} of 2" in (run.folder / f"logs/rank_{rank}.log").read_text()
 
 
+@pytest.mark.slow
 def test_raising_rank(place: Place) -> None:
     """The rank that raised is named, with its exception."""
     status = submit(place, "raise").wait()
@@ -69,6 +70,7 @@ def test_killed_rank(place: Place) -> None:
     assert run.nothing_is_left()
 
 
+@pytest.mark.slow
 def test_stop(place: Place) -> None:
     """Ranks may take the whole grace period to save, longer than mpirun would give them."""
     run = submit(place, "wait")
@@ -104,6 +106,7 @@ time.sleep(3600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds Open MPI's library as Linux names it")
 def test_ranks_listen_on_nothing(place: Place) -> None:
     """Ranks that have called MPI_Init share memory, and no port of theirs is open to the network."""

@@ -19,6 +19,7 @@ from tests.specifications import specification
 from tests.targets.places import Place, files_of_at_most
 
 
+@pytest.mark.slow
 def test_burst(place: Place) -> None:
     """A hundred thousand lines arrive whole and in order."""
     run = place.submit("import sys\nsys.stdout.write(''.join(f'line {n}\\n' for n in range(100_000)))")

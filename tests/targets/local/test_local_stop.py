@@ -61,6 +61,7 @@ def test_state_while_stopping(place: Place) -> None:
     assert run.wait().state is RunState.STOPPED
 
 
+@pytest.mark.slow
 def test_sigkill_after_the_grace_period(place: Place) -> None:
     """Who ignores SIGTERM is killed when the grace period is over, and the reason says so."""
     run = place.submit(IGNORES, target=ct.Local(grace_period=1))
@@ -74,6 +75,7 @@ def test_sigkill_after_the_grace_period(place: Place) -> None:
     assert run.nothing_is_left()
 
 
+@pytest.mark.slow
 def test_shell_passes_nothing_on(place: Place) -> None:
     """A shell script's children get SIGTERM too, and may save although the shell is gone at once."""
     run = place.submit({"run.sh": f"{_quoted_python(SAVES)}; echo after", "train.py": ""}, entry_point="run.sh")

@@ -144,7 +144,6 @@ def test_no_restart_left(place: Place) -> None:
     assert run.nothing_is_left()
 
 
-@pytest.mark.smoke
 def test_stop_with_checkpoint(place: Place) -> None:
     """SIGTERM reaches the ranks through their agents; they save together; torchrun's exit code 1 is no failure."""
     run = place.submit(STOPS, distribution=ct.Torch(), target=two_by_two())

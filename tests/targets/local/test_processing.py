@@ -74,6 +74,7 @@ def finished(job: ct.ProcessingJob, instances: int = 4) -> ct.Run:
     return run
 
 
+@pytest.mark.slow
 def test_four_instances_process_every_file_exactly_once(job: Callable[..., ct.ProcessingJob], tmp_path: Path) -> None:
     """Each file is read by one instance, all four work, and the outputs of all are one folder."""
     run = finished(job())

@@ -191,6 +191,7 @@ def test_drop(place: Place) -> None:
     assert first.wait().state is RunState.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_move(place: Place) -> None:
     """Runs start in the order that they were put into; a moved one keeps its place among other priorities."""
     order = f"open({str(place.root / 'order')!r}, 'a').write(os.environ['CLOUDTRAIN_RUN_NAME'][0])\n"
@@ -254,6 +255,7 @@ def _state(run: Run) -> str:
     return str(status["state"]) if status is not None else ""
 
 
+@pytest.mark.slow
 def test_killed_while_it_waits(place: Place) -> None:
     """It is lost, and says that it was queued; those behind it are not."""
     first = queued(place, "run-1", HOLDS)
@@ -305,6 +307,7 @@ def test_a_removed_table(place: Place) -> None:
     assert second.wait().state is RunState.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_waiting_supervisors_sleep(place: Place) -> None:
     """While others come, move and go, a supervisor that waits is not woken once. (The head looks around in a minute.)"""
     first, head, waits = queued(place, "run-1", HOLDS), queued(place, "run-2"), queued(place, "run-3")

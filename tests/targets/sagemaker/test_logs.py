@@ -47,6 +47,7 @@ def test_merged_by_time(fake: FakeAws, service: SageMakerService, job: Job) -> N
     assert lines[0].time == pytest.approx(T0 + 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.slow_after(1)
 def test_every_page_of_more_than_fifty_streams(

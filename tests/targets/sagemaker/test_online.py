@@ -135,6 +135,7 @@ def test_credentials_that_do_not_work(fake: FakeAws, service: SageMakerService, 
     assert {item.operation for item in fake.received} == {"GetCallerIdentity"}
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_drops_packets(
     fake: FakeAws, service: SageMakerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_refusal(fake: FakeAws, service: SageMakerService, code: str, message:
     assert not service.has(REF)
 
 
+@pytest.mark.slow
 def test_throttled_longer_than_patience_lasts(fake: FakeAws, service: SageMakerService) -> None:
     """The service is asked for the job before the error is passed on."""
     fake.faults.throttle("CreateTrainingJob", times=3)

@@ -121,6 +121,7 @@ def test_its_money(fake: FakeAws, sweep: ct.Sweep, capsys: pytest.CaptureFixture
     assert "$1.41 at list prices" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_log_and_the_model_of_a_trial(
     fake: FakeAws, submitted: SweepRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +165,7 @@ def ended(fake: FakeAws, run: SweepRun, *values: float) -> None:
     fake.jobs[run.name].end("Completed", TrainingJobStatusCounters=counts)
 
 
+@pytest.mark.slow
 def test_it_goes_on_as_a_tuning_job_with_a_warm_start(
     fake: FakeAws, submitted: SweepRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +203,7 @@ def test_it_goes_on_as_a_tuning_job_with_a_warm_start(
     assert [item.value for item in third.trials()] == [0.6]
 
 
+@pytest.mark.slow
 def test_a_sweep_that_goes_on_prints_only_what_is_new(
     fake: FakeAws, submitted: SweepRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +224,7 @@ def test_a_sweep_that_goes_on_prints_only_what_is_new(
     assert [line.split(" as ")[0] for line in printed] == ["trial 3 started", "trial 3 succeeded: acc=0.6"]
 
 
+@pytest.mark.slow
 def test_a_followed_log_repeats_no_line(fake: FakeAws, submitted: SweepRun) -> None:
     """A trial that was the best when it ended is not printed again when another one is better."""
     names = [f"{submitted.name}-{number:03d}-abcd" for number in (1, 2)]
@@ -253,6 +257,7 @@ def test_it_goes_on_once(fake: FakeAws, submitted: SweepRun, monkeypatch: pytest
     assert submitted.resume(2).name != again.name
 
 
+@pytest.mark.slow
 def test_it_cannot_go_on(fake: FakeAws, sweep: ct.Sweep, capsys: pytest.CaptureFixture[str]) -> None:
     """A grid; for more money than it may cost."""
     target = ct.SageMaker(region="eu-west-1", role=ROLE)
