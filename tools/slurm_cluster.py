@@ -162,7 +162,10 @@ class Cluster:
     def run(self, *command: str, check: bool = True, env: Mapping[str, str] = {}) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands."""
         environ = {**self.environ, **env}
-        return subprocess.run(command, env=environ, check=check, capture_output=True, text=True)
+        result = subprocess.run(command, env=environ, check=False, capture_output=True, text=True)
+        if check and result.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}: {result.stdout}{result.stderr}")
+        return result
 
     def is_idle(self) -> bool:
         """Return whether every node waits for work."""
@@ -217,14 +220,16 @@ class Cluster:
 
     def _start_accounting(self, values: Mapping[str, object]) -> None:
         database = self.folder / "db"
+        # The kernel's requests for asynchronous access are few, and other databases of this machine take them, too.
+        synchronous = "--innodb-use-native-aio=0"
         make = ["--user=root", f"--datadir={database}/data", "--auth-root-authentication-method=normal"]
-        self.run("mariadb-install-db", *make)
+        self.run("mariadb-install-db", *make, synchronous)
         with (self.folder / "log" / "db.log").open("wb") as log:
             subprocess.Popen(
                 [
                     "mariadbd", "--no-defaults", "--user=root", f"--datadir={database}/data",
                     f"--socket={database}/socket", f"--pid-file={database}/pid", "--skip-networking",
-                    "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M",
+                    "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", synchronous,
                 ],
                 env=self.environ, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip

@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,26 @@ _JSON_SERVICES = {
     "AWSPriceListService": "pricing",
 }
 _QUERY_SERVICES = {"2011-06-15": "sts", "2010-05-08": "iam"}
+
+
+@cache
+def _keep_models() -> None:
+    """Let botocore read each file of its models once. It reads them anew for each session, and each test has its own."""
+    with suppress(ImportError):  # no SDK, as in the environment of a user of another target
+        from botocore.loaders import JSONFileLoader
+
+        JSONFileLoader.load_file = _load_once(JSONFileLoader.load_file)
+
+
+def _load_once(load: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    contents: dict[str, Any] = {}
+
+    def load_file(loader: Any, path: str) -> Any:
+        if path not in contents:
+            contents[path] = load(loader, path)
+        return contents[path]
+
+    return load_file
 
 
 @dataclass(frozen=True)
@@ -62,6 +84,7 @@ class FakeAws:
         self.identity = Identity()
 
     def __enter__(self) -> FakeAws:
+        _keep_models()
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 

@@ -186,6 +186,7 @@ LONG = ("toolkit, servers", "own, servers", "own, more workers than hosts", "own
         if target != "local"
     ],
 )
+@pytest.mark.slow_after(6)
 def test_the_json_of_a_plan_grows_with_its_instances(shape: str) -> None:
     """Not with their square: eight times the instances are about eight times the text."""
     target, distribution, settings = SHAPES[shape]

@@ -90,6 +90,7 @@ def test_one_of_several_brings_all_down(place: Place) -> None:
     assert run.nothing_is_left()
 
 
+@pytest.mark.slow
 def test_process_that_ignores_sigterm(place: Place) -> None:
     """A sibling that ignores SIGTERM does not keep a failed run alive."""
     script = (

@@ -61,7 +61,6 @@ def test_state_while_stopping(place: Place) -> None:
     assert run.wait().state is RunState.STOPPED
 
 
-@pytest.mark.slow
 def test_sigkill_after_the_grace_period(place: Place) -> None:
     """Who ignores SIGTERM is killed when the grace period is over, and the reason says so."""
     run = place.submit(IGNORES, target=ct.Local(grace_period=1))

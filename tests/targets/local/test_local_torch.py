@@ -64,19 +64,19 @@ def two_by_two(**more: int) -> ct.Local:
     return ct.Local(instance_count=2, processes_per_instance=2, grace_period=GRACE, **more)
 
 
-@pytest.mark.smoke
-def test_two_by_two_all_reduce(place: Place) -> None:
-    """Four ranks on two simulated instances reduce over all four; every rank has its own log, and knows its instance."""
-    run = place.submit(ALL_REDUCE, distribution=ct.Torch(), target=two_by_two())
+@pytest.mark.parametrize("instances", [pytest.param(1, marks=pytest.mark.smoke), 2])
+def test_all_reduce(place: Place, instances: int) -> None:
+    """Two ranks on each simulated instance reduce over all; every rank has its own log, and knows its instance."""
+    target = ct.Local(instance_count=instances, processes_per_instance=2, grace_period=GRACE)
+    run = place.submit(ALL_REDUCE, distribution=ct.Torch(), target=target)
     status = run.wait()
     assert status.state is RunState.SUCCEEDED, status
-    for rank in range(4):
-        assert (run.folder / f"logs/rank_{rank}.log").read_text().splitlines()[0] == f"rank {rank} of 4 sum 1111"
-        written = {(line.instance, line.stream, line.text) for line in run.lines(rank=rank)}
-        assert written == {
-            (rank // 2, "stdout", f"rank {rank} of 4 sum 1111"),
-            (rank // 2, "stderr", f"instance {rank // 2}"),
-        }
+    ranks = 2 * instances
+    for rank in range(ranks):
+        line = f"rank {rank} of {ranks} sum {'1' * ranks}"
+        assert (run.folder / f"logs/rank_{rank}.log").read_text().splitlines()[0] == line
+        lines = {(line.instance, line.stream, line.text) for line in run.lines(rank=rank)}
+        assert lines == {(rank // 2, "stdout", line), (rank // 2, "stderr", f"instance {rank // 2}")}
     assert run.nothing_is_left()
 
 

@@ -42,8 +42,8 @@ def find_cluster(*options: str) -> Path:
         pytest.skip(f"needs a Slurm cluster: no {', '.join(missing)} here; `python tools/slurm_cluster.py install`")
     folder = Path(tempfile.mkdtemp(prefix="slurm-")).resolve()
     start = [sys.executable, str(STARTER), "start", str(folder), "3", f"--until={os.getpid()}", *options]
-    said = subprocess.run(start, capture_output=True, text=True, check=True).stdout
-    assert said == f"export SLURM_CONF={folder}/slurm.conf\n"
+    started = subprocess.run(start, capture_output=True, text=True, check=False)
+    assert started.stdout == f"export SLURM_CONF={folder}/slurm.conf\n", started.stdout + started.stderr
     return folder
 
 
