@@ -51,7 +51,7 @@ def test_the_life_of_a_run(cli: Cli, fake: FakeAzure, name: str, tmp_path: Path)
     assert price is not None
     assert price.price is not None
     job = fake.jobs[name]
-    assert "state      pending" in cli("status", name).out
+    assert "state      preparing" in cli("status", name).out
     job.enter("Running", at=1_700_000_000.0)
     fake.logs.write(name, "user_logs/std_log.txt", "hello")
     assert cli("logs", name, "--no-prefix").out == "hello\n"

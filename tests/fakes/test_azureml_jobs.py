@@ -21,7 +21,7 @@ def test_a_job_is_made(fake: FakeAzure, submit: Submit) -> None:
     """201 with what was sent, and with what the service adds: status, studio, artifacts, properties of its own."""
     answer = submit("j1", tags={"a": "b"}, properties={"cloudtrain.run": "j1"})
     properties = answer.body["properties"]
-    assert (answer.status, properties["status"], properties["command"]) == (201, "Queued", "python train.py")
+    assert (answer.status, properties["status"], properties["command"]) == (201, "Starting", "python train.py")
     assert properties["properties"]["cloudtrain.run"] == "j1"
     assert "_azureml.ComputeTargetType" in properties["properties"]
     assert properties["services"]["Studio"]["endpoint"].startswith("https://ml.azure.com/runs/j1?wsid=/subscriptions/")
@@ -135,23 +135,25 @@ def test_lists_are_filtered(call: Caller, submit: Submit, query: str, names: lis
     assert [job["name"] for job in call("GET", f"{{WS}}/jobs?{query}").body["value"]] == names
 
 
-def test_a_cancel_is_done_at_once(fake: FakeAzure, call: Caller, submit: Submit) -> None:
-    """200, by way of CancelRequested."""
+def test_a_cancel(fake: FakeAzure, call: Caller, submit: Submit) -> None:
+    """202 with the four bytes `null`, by way of CancelRequested, and a place of the region to ask at."""
     submit("j1")
-    assert call("POST", "{WS}/jobs/j1/cancel", version="2023-04-01-preview").status == 200
-    assert [status for status, _ in fake.jobs["j1"].history] == ["Queued", "CancelRequested", "Canceled"]
+    answer = call("POST", "{WS}/jobs/j1/cancel", version="2023-04-01-preview")
+    assert (answer.status, answer.raw) == (202, b"null")
+    assert "/locations/eastus/mfeOperationResults/jc:" in answer.headers["location"]
+    assert [status for status, _ in fake.jobs["j1"].history] == ["Starting", "CancelRequested", "Canceled"]
 
 
 def test_a_cancel_takes_its_time(fake: FakeAzure, call: Caller, submit: Submit) -> None:
-    """202 with a Location that says 202 until it is done; the job waits for the test to end it."""
+    """The place says 202 until it is done, and then 200 without a body; the job waits for the test to end it."""
     submit("j1")
     fake.jobs.cancel_polls, fake.jobs.cancel_lingers = 2, True
     answer = call("POST", "{WS}/jobs/j1/cancel", version="2023-04-01-preview")
-    statuses = [answer.status]
+    answers = [(answer.status, answer.raw)]
     while answer.status == 202:
         answer = call("GET", answer.headers["location"], version=None)
-        statuses.append(answer.status)
-    assert statuses == [202, 202, 200]
+        answers.append((answer.status, answer.raw))
+    assert answers == [(202, b"null"), (202, b"{}"), (202, b"{}"), (200, b"")]
     assert fake.jobs["j1"].status == "CancelRequested"
 
 

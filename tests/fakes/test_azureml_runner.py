@@ -61,7 +61,7 @@ def test_every_process_of_every_instance_runs(running: FakeAzure, submit: Submit
     logs = [log(running, rank) for rank in range(4)]
     assert logs == [f"{rank} {rank % 2} {rank // 2} 4 j1 x y\n" for rank in range(4)]
     assert [status for status, _ in running.jobs["j1"].history] == [
-        "Queued", "Preparing", "Running", "Finalizing", "Completed",
+        "Starting", "Preparing", "Running", "Finalizing", "Completed",
     ]  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def ended(fake: FakeAzure, name: str, status: str = "Completed") -> None:
 def test_a_job_with_local_code_is_uploaded_and_made(fake: FakeAzure, submit: Callable[..., Any], source: Path) -> None:
     """Every file is a blob, the code is a version of an asset, and the job refers to it by its ARM id."""
     job = submit("j1")
-    assert (job.status, job.distribution.process_count_per_instance) == ("Queued", 8)
+    assert (job.status, job.distribution.process_count_per_instance) == ("Starting", 8)
     ((name, version),) = fake.assets.names("codes")
     properties = fake.jobs["j1"].properties
     assert properties["codeId"] == f"{fake.workspace_id}/codes/{name}/versions/{version}"
@@ -181,12 +181,12 @@ def test_the_log_of_a_running_job_is_streamed(fake: FakeAzure, submit: Callable[
 
 @pytest.mark.parametrize("polls", [0, 2])
 def test_a_job_is_canceled(fake: FakeAzure, client: Any, submit: Callable[..., Any], polls: int) -> None:
-    """At once, or after a place that is asked for the result again and again."""
+    """The place that the answer names is asked for the result again and again."""
     submit("j1", code=None)
     fake.jobs.cancel_polls = polls
     client.jobs.begin_cancel("j1").result()
     assert client.jobs.get("j1").status == "Canceled"
-    assert len(fake.received("GET", "/operationResults/")) == polls
+    assert len(fake.received("GET", "/mfeOperationResults/")) == polls + 1
 
 
 @pytest.mark.parametrize("types", ["the service's", "the client's"])
@@ -296,7 +296,7 @@ def test_a_lost_answer_leaves_one_job(fake: FakeAzure, submit: Callable[..., Any
     seen: list[int] = []
     fake.after("PUT", r"/jobs/j1$", lambda request: seen.append(len(fake.jobs.by_name)))
     fake.faults.close_after("PUT", r"/jobs/j1$")
-    assert submit("j1", code=None).status == "Queued"
+    assert submit("j1", code=None).status == "Starting"
     assert seen == [1, 1]
 
 

@@ -97,7 +97,8 @@ class Services(_Base):
         if _is(fault, "close before"):
             self.close_connection = True
             return
-        reply = fake.handle(request, fault.refusal if fault else None)
+        said = fault.reply if fault else None
+        reply = said or fake.handle(request, fault.refusal if fault else None)
         fake.run_hooks("after", request)
         if _is(fault, "close after"):
             self.close_connection = True

@@ -10,9 +10,9 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.fakes.azureml.messages import Refused, Request
+from tests.fakes.azureml.messages import Refused, Reply, Request
 
-Kind = Literal["close before", "close after", "cut", "slow", "refuse"]
+Kind = Literal["close before", "close after", "cut", "slow", "refuse", "say"]
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Fault:
     amount: float = 0
     """Bytes of the body that still get out before a cut; seconds for a slow answer."""
     refusal: Refused | None = None
+    reply: Reply | None = None
 
 
 class Faults:
@@ -65,6 +66,12 @@ class Faults:
         """The service says no, in the form of whoever would have answered."""
         refusal = Refused(status, code, message or code, headers=headers)
         self._add(Fault(method, pattern, "refuse", times, refusal=refusal))
+
+    def say(
+        self, method: str, pattern: str, status: int, body: bytes, *, headers: dict[str, str] | None = None
+    ) -> None:
+        """The answer is this one, byte for byte, such as one that was recorded; nothing is done."""
+        self._add(Fault(method, pattern, "say", 1, reply=Reply(status, body, headers or {})))
 
     def throttle(self, method: str, pattern: str, times: int = 1, *, retry_after: float | None = 1) -> None:
         """429, with Retry-After unless that is None."""

@@ -17,6 +17,7 @@ from tests.fakes.azureml.messages import Json, Refused, Reply, Request, Route, a
 MUTABLE = ("description", "tags", "displayName", "properties", "isArchived")
 """The properties of a job that exists which may still change."""
 
+_PLACES = "{SUB}/providers/Microsoft.MachineLearningServices/locations/{location}"
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,254}")
 
 
@@ -27,9 +28,10 @@ class Jobs:
         self.workspace, self.assets, self.computes = workspace, assets, computes
         self.by_name: dict[str, Job] = {}
         self.page_size = 100
-        self.first_status = "Queued"
-        self.cancel_polls = 0
-        """How often the answer to a cancel must be asked for before it is 200; 0 is at once, without a Location."""
+        self.first_status = "Starting"
+        """As recorded in March 2026, never Queued."""
+        self.cancel_polls = 1
+        """How often the answer to a cancel is 202 when it is asked for, before it is 200."""
         self.cancel_lingers = False
         """Whether a job stays in CancelRequested until a test ends it."""
         self.on_create: Callable[[Job], object] | None = None
@@ -49,7 +51,7 @@ class Jobs:
             Route("GET", "{WS}/jobs", resource, self._list),
             Route("DELETE", "{WS}/jobs/{name}", resource, self._delete),
             Route("POST", "{WS}/jobs/{name}/cancel", resource, self._cancel),
-            Route("GET", "{WS}/jobs/{name}/operationResults/{operation}", resource, self._operation),
+            Route("GET", f"{_PLACES}/mfeOperationResults/{{operation}}", resource, self._operation),
         ]
 
     def known(self, name: str) -> Job:
@@ -143,7 +145,9 @@ class Jobs:
         return Reply(200)
 
     def _cancel(self, request: Request, name: str) -> Reply:
-        """At once or by and by. A job that is finalizing is refused (azureml-assets#2496); so, here, is one that ended."""
+        """As recorded in March 2026: 202, the JSON value `null`, and where to ask for the result. A job that is
+        finalizing is refused (azureml-assets#2496); so, here, is one that ended.
+        """
         job = self.known(name)
         if job.is_final or job.status == "Finalizing":
             message = f"Run {name} cannot be canceled in status {job.status}."
@@ -153,23 +157,43 @@ class Jobs:
             self.on_cancel(job)
         elif not self.cancel_lingers:
             job.end("Canceled")
-        if not self.cancel_polls:
-            return Reply(200)
-        operation = f"cancel-{name}"
+        operation = f"jc:44444444-4444-4444-4444-444444444444:{name}"
         self._operations[operation] = self.cancel_polls
-        return self._accepted(request, name, operation)
+        return self._accepted(request, operation, b"null")
 
-    def _operation(self, request: Request, name: str, operation: str) -> Reply:
+    def _operation(self, request: Request, location: str, operation: str) -> Reply:
         if operation not in self._operations:
             raise Refused(404, "OperationNotFound", f"There is no operation {operation}.")
+        if not self._operations[operation]:
+            return Reply(200)
         self._operations[operation] -= 1
-        return self._accepted(request, name, operation) if self._operations[operation] else Reply(200)
+        return self._accepted(request, operation, b"{}")
 
-    def _accepted(self, request: Request, name: str, operation: str) -> Reply:
-        path = f"{self.workspace}/jobs/{name}/operationResults/{operation}"
-        version = request.query["api-version"]
-        place = f"https://{request.headers['host']}{path}?api-version={version}"
-        return Reply(202, headers={"Location": place, "Retry-After": "0"})
+    def _accepted(self, request: Request, operation: str, body: bytes) -> Reply:
+        """The service gives no Retry-After, so its SDK waits 30 s between two questions; tests have no time for it."""
+        path = _PLACES.format(SUB=self.workspace.split("/resourceGroups/")[0], location=self.computes.location)
+        query = f"api-version={request.query['api-version']}&t=1&c=MII&s=ab&h=cd"
+        headers = {
+            "Content-Type": "application/json; charset=utf-8", "x-ms-async-operation-timeout": "PT1H",
+            "Location": f"https://{request.headers['host']}{path}/mfeOperationResults/{operation}?{query}",
+            "Retry-After": "0",
+        }  # fmt: skip
+        return Reply(202, body, headers)
+
+
+def _check_fields(request: Request) -> None:
+    """The fields that this version of the API does not have, as recorded in March 2026 for `assetVersion`."""
+    outputs = request.body["properties"].get("outputs") or {}
+    if request.query["api-version"] == "2025-01-01-preview":
+        details = tuple(
+            f"Could not find member '{field}' on object of type 'UriFolderJobOutput'. Path '{field}', line 1, position 604."
+            for output in outputs.values()
+            for field in ("assetVersion", "pathOnCompute", "autoDeleteSetting")
+            if (output or {}).get(field) is not None
+        )
+        if details:
+            message = "Request is invalid and/or missing fields."
+            raise Refused(400, "UserError", message, inner="RequestInvalid", details=details)
 
 
 def _check_user(request: Request) -> None:

@@ -55,7 +55,7 @@ PHASES = [("Provisioning", "preparing"), ("Preparing", "preparing"), ("Running",
 def test_the_life_of_a_job(service: AzureMLService, job: Job) -> None:
     """Made, begun and ended; the phases are the wait, the work and the end."""
     job.created = 1_700_000_000.0
-    assert [item.phase for item in service.status(REF).transitions] == ["Queued"]
+    assert [item.phase for item in service.status(REF).transitions] == ["Starting"]
     for phase, state in PHASES:
         job.enter(phase, at=1_700_000_060.5)
         assert service.status(REF).state.value == state
@@ -205,7 +205,7 @@ def test_who_may_not_read_run_history(fake: FakeAzure, service: AzureMLService, 
                   lambda: fake.faults.refuse("GET", "/history/", 404, "UserError", "Run was not found")):  # fmt: skip
         fault()
         status = service.status(REF)
-        assert status.state is RunState.PENDING
+        assert status.state is RunState.PREPARING
         assert status.created == pytest.approx(job.created, abs=1)
 
 
@@ -222,7 +222,7 @@ def test_how_much_is_asked(fake: FakeAzure, service: AzureMLService, job: Job) -
 def test_an_expired_token_is_renewed(fake: FakeAzure, service: AzureMLService, job: Job) -> None:
     """A refusal gets a new token, once; credentials that stay expired say how to log in."""
     fake.faults.expire_token("GET", "/jobs/")
-    assert service.status(REF).state is RunState.PENDING
+    assert service.status(REF).state is RunState.PREPARING
     fake.faults.expire_token("GET", "/jobs/", times=9)
     with pytest.raises(TargetError, match="login has expired") as caught:
         service.status(REF)
@@ -249,7 +249,7 @@ def test_stop_asks_once_and_waits_for_nothing(fake: FakeAzure, service: AzureMLS
     job.end("Canceled")
     service.stop(REF)
     assert len(fake.received("POST", "/cancel")) == 1
-    assert fake.received("GET", "operationResults") == []
+    assert fake.received("GET", "mfeOperationResults") == []
     assert service.status(REF).state is RunState.STOPPED
 
 

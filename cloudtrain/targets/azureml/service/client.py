@@ -306,10 +306,11 @@ class Client:
         headers: Mapping[str, str] | None = None,
         signed: bool = True,
     ) -> Any:
-        """Send a request, and return the answer's JSON data; an empty dict if the answer has no body. `content` is sent
-        byte for byte. `signed` is False for public addresses, which get no token. If Azure rejects the token,
-        cloudtrain gets a new one and tries once more, because the user may have logged in meanwhile. Raises the
-        `TargetError`s of `provider_errors`, and `SettingsError` for an unknown cloud or kind of credential."""
+        """Send a request, and return the answer's JSON data; an empty dict if the answer has no body, or is `null`, as
+        the answer to a cancel (recorded March 2026). `content` is sent byte for byte. `signed` is False for public
+        addresses, which get no token. If Azure rejects the token, cloudtrain gets a new one and tries once more: the
+        user may have logged in meanwhile. Raises the `TargetError`s of `provider_errors`, and `SettingsError` for an
+        unknown cloud or kind of credential."""
         parameters = {**(query or {}), **({"api-version": api_version} if api_version else {})}
         kind = {"Content-Type": "application/json"} if content else {}
         every_header = {"Accept": "application/json", **kind, **(headers or {})}
@@ -375,7 +376,7 @@ class Client:
             raise translate_error(error, call) from error
         if status >= 300:
             raise refusal_error(status, _decode(data), call)
-        answer = _decode(data) if data else {}
+        answer = {} if data.strip() in (b"", b"null") else _decode(data)
         if answer is None:
             hint = "check the proxy: it may have answered in Azure's place"
             raise TargetUnreachable(f"the answer to `{call.method} {call.about}` is not JSON", hint=hint)

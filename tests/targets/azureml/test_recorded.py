@@ -1,0 +1,43 @@
+"""Answers of the real service, from the public recordings of azure-ai-ml's own end-to-end tests.
+
+The folder `tests/golden/azureml_recorded` has them, shortened, with made-up ids: what the service said, and which
+recording of Azure/azure-sdk-assets or Azure/azure-sdk-for-python has it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.errors import TargetError
+from cloudtrain.plans.states import RunState
+from cloudtrain.targets.azureml.service.service import AzureMLService
+from tests.fakes.azureml import FakeAzure
+from tests.fakes.azureml.job import Job
+from tests.targets.azureml.conftest import NAME, PLACE, REF, plan_of
+
+pytestmark = pytest.mark.lifecycle
+
+ANSWERS: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "golden" / "azureml_recorded" / "answers.json").read_text()
+)
+
+
+def say(fake: FakeAzure, method: str, pattern: str, name: str) -> None:
+    """The next such request gets the recorded answer."""
+    answer = ANSWERS[name]
+    fake.faults.say(
+        method, pattern, answer["status"], json.dumps(answer["body"]).encode(), headers=answer.get("headers")
+    )
+
+
+def test_a_job_is_canceled(fake: FakeAzure, service: AzureMLService, job: Job) -> None:
+    """202 with the JSON value `null` is a yes, and nobody asks for more."""
+    job.enter("Running")
+    say(fake, "POST", "/cancel", "canceled")
+    service.stop(REF)
+    assert fake.calls()[-1] == f"POST {{WS}}/jobs/{NAME}/cancel"
