@@ -71,14 +71,28 @@ def test_names_that_the_service_does_not_take(submit: Submit, name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "path"),
-    [("codeId", "codes/c/versions/1"), ("environmentId", "environments/e/versions/1"), ("computeId", "computes/nope")],
+    ("key", "path", "status", "message"),
+    [
+        ("codeId", "codes/c/versions/1", 400, "codeId /subscriptions/"),
+        ("environmentId", "environments/e/versions/1", 404, "key: /subscriptions/"),
+        ("computeId", "computes/nope", 400, "Unknown compute target 'nope'."),
+    ],
 )
-def test_a_job_refers_to_what_there_is(fake: FakeAzure, submit: Submit, key: str, path: str) -> None:
-    """400 for code, an environment or a cluster of this workspace that does not exist."""
+def test_a_job_refers_to_what_there_is(
+    fake: FakeAzure, submit: Submit, key: str, path: str, status: int, message: str
+) -> None:
+    """Code, an environment or a cluster of this workspace that does not exist is refused."""
     answer = submit("j1", **{key: f"{fake.workspace_id}/{path}"})
-    assert (answer.status, answer.inner) == (400, "NotFoundError")
-    assert answer.error["message"].startswith(f"{key} /subscriptions/")
+    assert answer.status == status
+    assert answer.error["message"].startswith(message)
+    assert not fake.jobs.by_name
+
+
+def test_a_field_that_the_version_does_not_have(fake: FakeAzure, submit: Submit) -> None:
+    """400, and only the details name the field."""
+    answer = submit("j1", outputs={"o": {"jobOutputType": "uri_folder", "assetName": "a", "assetVersion": "3"}})
+    assert (answer.status, answer.inner, "assetVersion" in answer.error["message"]) == (400, "RequestInvalid", False)
+    assert answer.error["details"][0]["message"].startswith("Could not find member 'assetVersion' on object of type")
     assert not fake.jobs.by_name
 
 

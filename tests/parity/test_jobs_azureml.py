@@ -170,7 +170,7 @@ def plan_for(fake: FakeAzure, name: str) -> Plan:
 
 SENT = [
     "torch", "deepspeed_launcher", "mpi_options", "tensorflow_servers", "ray", "cluster", "spot", "tier_premium",
-    "docker_list", "path_0", "path_4", "input_written_to", "literal_hostile", "output_asset", "checkpoint",
+    "docker_list", "path_0", "path_4", "input_written_to", "literal_hostile", "output_asset_next", "checkpoint",
     "environment_registry", "environment_conda", "identity_user", "service_lab", "names", "hostile_values", "no_code",
     "everything",
 ]  # fmt: skip

@@ -81,6 +81,7 @@ class Jobs:
         with self._lock:
             if name in self.by_name:
                 return self._update(self.by_name[name], request.body)
+            _check_fields(request)
             self._check_references(request.body["properties"])
             _check_user(request)
             job = Job(name, request.body, self.workspace, created=time.time(), order=len(self.by_name))
@@ -92,15 +93,22 @@ class Jobs:
         return answer(job.describe(), 201)
 
     def _check_references(self, properties: Json) -> None:
-        """What the job refers to in this workspace exists."""
-        for key, exists in (
-            ("codeId", self.assets.exists),
-            ("environmentId", self.assets.exists),
-            ("computeId", self.computes.exists),
-        ):
-            wanted = properties.get(key) or ""
-            if wanted.lower().startswith(self.workspace.lower()) and not exists(wanted):
-                raise Refused(400, "UserError", f"{key} {wanted} was not found.", inner="NotFoundError")
+        """What the job refers to in this workspace exists. The answers for a cluster (2026) and for what a body names by
+        its version (2023) were recorded; that for code is a guess.
+        """
+        code, environment, compute = (properties.get(key) or "" for key in ("codeId", "environmentId", "computeId"))
+        if self._lacks(code, self.assets.exists):
+            raise Refused(400, "UserError", f"codeId {code} was not found.", inner="NotFoundError")
+        if self._lacks(environment, self.assets.exists):
+            *_, name, _, version = environment.split("/")
+            message = f"key: {environment}, Message: Not found environment {name} (version: {version})."
+            raise Refused(404, "NotFound", message)
+        if self._lacks(compute, self.computes.exists):
+            message = f"Unknown compute target '{compute.rpartition('/')[2]}'."
+            raise Refused(400, "UserError", message, inner="UnknownTargetType")
+
+    def _lacks(self, wanted: str, exists: Callable[[str], bool]) -> bool:
+        return wanted.lower().startswith(self.workspace.lower()) and not exists(wanted)
 
     def _update(self, job: Job, body: Json) -> Reply:
         """The service's words (azure-docs#122250): only five properties of a job that exists may change."""

@@ -58,13 +58,22 @@ def answer(body: Any, status: int = 200, **headers: str) -> Reply:
 
 
 class Refused(Exception):
-    """A service says no. `inner` is the code under InnerError that Azure ML gives with a UserError."""
+    """A service says no. `inner` is the code under InnerError that Azure ML gives with a UserError, and `details` are the
+    messages in its details, one for each fault of a body.
+    """
 
     def __init__(
-        self, status: int, code: str, message: str, *, inner: str = "", headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        inner: str = "",
+        details: tuple[str, ...] = (),
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.code, self.message, self.inner = status, code, message, inner
+        self.status, self.code, self.message, self.inner, self.details = status, code, message, inner, details
         self.headers = dict(headers or {})
 
     @property
@@ -74,7 +83,7 @@ class Refused(Exception):
         if self.inner:
             inner = {"code": "BadArgument", "innerError": {"code": self.inner, "innerError": None}}
             error |= {
-                "details": [],
+                "details": [{"message": message} for message in self.details],
                 "additionalInfo": [
                     {"type": "ComponentName", "info": {"value": "managementfrontend"}},
                     {"type": "InnerError", "info": {"value": inner}},

@@ -41,3 +41,22 @@ def test_a_job_is_canceled(fake: FakeAzure, service: AzureMLService, job: Job) -
     say(fake, "POST", "/cancel", "canceled")
     service.stop(REF)
     assert fake.calls()[-1] == f"POST {{WS}}/jobs/{NAME}/cancel"
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "hint"),
+    [
+        ("unknown_field", "Could not find member 'assetVersion'", "remove the field"),
+        ("unknown_cluster", "Unknown compute target 'testCompute'", "az ml compute list"),
+        ("unknown_cluster_of_a_sweep", "Compute Not Found for run ID", "az ml compute list"),
+        ("unknown_component", "Not found component X (version: non_existent)", "cloudtrain check"),
+    ],
+)
+def test_a_job_is_refused(fake: FakeAzure, service: AzureMLService, name: str, part: str, hint: str) -> None:
+    """The message has the service's reason, wherever it stands, and blames no workspace; the hint says what to do."""
+    say(fake, "PUT", f"/jobs/{NAME}", name)
+    with pytest.raises(TargetError) as caught:
+        service.submit(plan_of())
+    assert part in caught.value.message
+    assert "in the workspace" not in caught.value.message
+    assert hint in (caught.value.hint or "")

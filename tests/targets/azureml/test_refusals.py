@@ -22,7 +22,7 @@ from cloudtrain.targets.azureml.service.provider_errors import (
 )  # fmt: skip
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
-CALL = RefusedCall("PUT", "jobs/digits-1", "ws", "rg", "1234")
+CALL = RefusedCall("GET", "jobs/digits-1", "ws", "rg", "1234")
 
 
 def body(code: str, message: str = "Because it is so.\n  Really.", inner: str = "") -> dict[str, Any]:

@@ -88,7 +88,13 @@ def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError:
     """`body` is the answer's JSON data, or None."""
     error = error_fields(body)
     message = str(error.get("message") or error.get("Message") or "")
-    return _make_error(_template_of(status, list(_codes(error)), message), message, call)
+    # Of a body with a wrong field, only the details name the field (recorded March 2026).
+    details = [text for text in detail_messages(error) if text not in message]
+    message = " ".join([message, *details]).strip()
+    template = _template_of(status, list(_codes(error)), message)
+    if template is _TEMPLATES["not_there"] and call.method == "PUT":
+        template = _TEMPLATES["names_nothing"]  # a PUT creates what its path names, so the body names something missing
+    return _make_error(template, message, call)
 
 
 def _template_of(status: int, codes: list[str], message: str) -> ErrorTemplate:
@@ -117,6 +123,16 @@ def error_fields(body: object) -> Mapping[str, Any]:
     """Return the `error` of an answer, or the answer itself: some services send the error without this field."""
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
     return inner if isinstance(inner, Mapping) else {}
+
+
+def detail_messages(error: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the messages in the `details` of an error, at every depth."""
+    details = error.get("details")
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, Mapping):
+            if detail.get("message"):
+                yield str(detail["message"])
+            yield from detail_messages(detail)
 
 
 def _codes(error: object) -> Iterator[str]:

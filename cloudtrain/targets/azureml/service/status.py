@@ -21,7 +21,7 @@ from cloudtrain.machines.table import hourly, over
 from cloudtrain.plans.states import RunState, RunStatus, Transition
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
-from cloudtrain.targets.azureml.service.provider_errors import error_fields
+from cloudtrain.targets.azureml.service.provider_errors import detail_messages, error_fields
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 
 # The reason of a failed run, in one line, from the service's message and the failed rank's last output.
@@ -66,7 +66,7 @@ class Reason(NamedTuple):
 def reason_of(error: object) -> Reason:
     """Convert the `error` of a run, in any of its forms, to a reason."""
     fields = error_fields(error)
-    message = str(fields.get("message") or next(_messages(fields), ""))
+    message = str(fields.get("message") or next(detail_messages(fields), ""))
     body = _unpack(message)
     lines = [line.rstrip() for line in body.splitlines() if line.strip()]
     code, file = _EXIT_CODE.search(message), _FILE.search(body)
@@ -131,15 +131,6 @@ def _ends(log: RunLog, files: Sequence[LogFile]) -> Iterator[_End]:
             error = error_in(lines)
             if error is not None:
                 yield _End(file, changed, [line for line in lines if line.strip()], error)
-
-
-def _messages(error: Mapping[str, Any]) -> Iterator[str]:
-    details = error.get("details")
-    for detail in details if isinstance(details, list) else ():
-        if isinstance(detail, Mapping):
-            if detail.get("message"):
-                yield str(detail["message"])
-            yield from _messages(detail)
 
 
 def _unpack(message: str) -> str:
