@@ -60,3 +60,26 @@ def test_a_job_is_refused(fake: FakeAzure, service: AzureMLService, name: str, p
     assert part in caught.value.message
     assert "in the workspace" not in caught.value.message
     assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (
+            "no_access_to_read",
+            "ScriptExecution.StreamAccess.Authentication: Authentication failed when trying to access the stream. Make "
+            "sure you have correct permissions set up.",
+        ),
+        (
+            "no_access_to_write",
+            "ScriptExecution.WriteStreams.Authentication: Authentication failed when trying to access destination. Make "
+            "sure you have correct permissions set up.",
+        ),
+    ],
+)
+def test_a_run_that_could_not_open_its_data(service: AzureMLService, job: Job, name: str, reason: str) -> None:
+    """The reason is the service's sentence for people; no script failed, because none ran."""
+    job.end("Failed", error=ANSWERS[name]["body"]["error"])
+    status = service.status(REF)
+    assert (status.state, status.reason) == (RunState.FAILED, reason)
+    assert any("PermissionDenied" in line for line in status.details)

@@ -26,9 +26,10 @@ from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_li
 
 # The reason of a failed run, in one line, from the service's message and the failed rank's last output.
 #
-# The service's message is a sentence about an exit code, a whole traceback, or JSON that contains the message (in
-# `NonCompliant` if it may quote the user's output, else in `Compliant`). These forms come from public error reports;
-# not all have been tested. A message in another form is shown unchanged.
+# The service's message is a sentence about an exit code, a whole traceback, JSON that contains the message (in
+# `NonCompliant` if it may quote the user's output, else in `Compliant`), or the three parts `Error Code:`, `Native
+# Error:` and `Error Message:`. The last form was recorded in February 2026, of jobs that could not open their data; the
+# others come from public error reports, and not all have been tested. A message in another form is shown unchanged.
 
 _DETAILS, _TAIL, _FILES, _AT_ONCE = 20, 8192, 64, 8
 """Limits: lines that explain a failure, bytes read from a file's end to find them, files, and files at a time."""
@@ -48,6 +49,8 @@ _EXIT_CODE = re.compile(
 _FILE = re.compile(r"user_logs/std_log[\w-]*\.txt")
 _BEFORE_ERROR = re.compile(r"^.*?\b(?:Error|error message):? '?(?=\w+(?:\.\w+)*(?:Error|Exception|Interrupt|Exit)\b)")
 """The text before an error's name, as in `Error: ValueError: bad` or `... error message 'ValueError: bad`."""
+_IN_PARTS = re.compile(r"Error Code:\s*(?P<code>\S+)\n(?:.*?\n)?Error Message:\s*(?P<text>.+)", re.DOTALL)
+_APPENDIX = re.compile(r"(?:\s*Err\(\"\"\))?\s*(?:For troubleshooting help, see:|\|\s*session_id=).*", re.DOTALL)
 _PLAIN = ("", "UserError", "ExecutionFailed")
 """Codes that tell nothing, because every failure of a script has them."""
 _UNKNOWN = "the service gives no reason"
@@ -70,11 +73,12 @@ def reason_of(error: object) -> Reason:
     body = _unpack(message)
     lines = [line.rstrip() for line in body.splitlines() if line.strip()]
     code, file = _EXIT_CODE.search(message), _FILE.search(body)
-    named = error_in([_BEFORE_ERROR.sub("", line) for line in lines])
-    text = _CEREMONY.sub("", shorten_line(body))
+    parts = _IN_PARTS.search(body)
+    named = None if parts else error_in([_BEFORE_ERROR.sub("", line) for line in lines])
+    text = _APPENDIX.sub("", parts["text"]) if parts else _CEREMONY.sub("", shorten_line(body))
     if named or _SAYS_NOTHING.match(text):
         text = "the script failed" + (f" with exit code {code[1]}" if code else "") + (f": {named}" if named else "")
-    kind = str(fields.get("code") or "")
+    kind = parts["code"] if parts else str(fields.get("code") or "")
     if kind not in _PLAIN and kind not in text:
         text = f"{kind}: {text}" if text else kind
     return Reason(
