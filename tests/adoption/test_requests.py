@@ -355,6 +355,27 @@ def test_the_answer_of_the_service_is_adopted(adopted: Callable[..., ct.Adoption
     assert "az ml job download" in found.job_text
 
 
+def test_a_data_asset_that_the_service_names_by_its_id(adopted: Callable[..., ct.Adoption]) -> None:
+    """The adopted job can be planned, and sends that id; a tier `Null` was none, and is not sent back."""
+    workspace = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.MachineLearningServices/workspaces/ws"
+    asset = f"{workspace}/data/test_514063525183/versions/foo"
+    inputs = {"train": {"jobInputType": "uri_folder", "uri": asset, "mode": "ReadOnlyMount", "description": None}}
+    body = json.loads(json.dumps(AZUREML["single_node"]))
+    body["properties"] |= {
+        "status": "Completed",
+        "inputs": inputs,
+        "codeId": None,
+        "queueSettings": {"jobTier": "Null"},
+    }
+    body["properties"]["command"] = "ls ${{inputs.train}}"
+    found = adopted({"id": f"{workspace}/jobs/lemon_plow", "name": "lemon_plow"} | body)
+    assert found.equal, [vars(item) for item in found.differences]
+    assert "azureml_overrides" not in found.fields
+    plan = ct.plan(parse_job(found.job_text, format="yaml", file="job.yaml"), ct.AzureML(**found.settings))
+    assert plan.request["properties"]["inputs"]["train"]["uri"] == asset
+    assert "queueSettings" not in plan.request["properties"]
+
+
 def test_a_pipeline_has_several_jobs(adopted: Callable[..., ct.Adoption]) -> None:
     """One of them is chosen by name; the error says how."""
     step = AZUREML["single_node"]["properties"]

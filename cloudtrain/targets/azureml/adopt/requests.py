@@ -229,6 +229,8 @@ def _input(item: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "literal":
         return {"value": _parse(item.get("value"))}
     place = with_prefix(item.get("uri", ""))
+    if place.startswith("/subscriptions/"):
+        place = f"azureml:{place}"  # without it, a job would mean a path on this machine
     if is_local(place):
         path = place.removeprefix("file://").removeprefix("file:")
         place = path if is_local_path(path) else f"./{path}"
@@ -371,6 +373,8 @@ class AzureMLAdopter:
                     uri = _DATA
                     renewed.append(("inputs", "data of this machine is uploaded under the hash of its content"))
                 item["uri"] = asset_id(workspace, uri, kind) or uri
+        if (body.get("queueSettings") or {}).get("jobTier") == "Null":  # the service's word for a body without a tier
+            del body["queueSettings"]["jobTier"]
         timeout = (body.get("limits") or {}).get("timeout")
         if timeout is not None and duration_seconds(timeout) is not None:
             body["limits"] = {**body["limits"], "timeout": f"PT{duration_seconds(timeout)}S"}
