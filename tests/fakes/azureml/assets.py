@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import threading
 import time
 from typing import Any
+
+import yaml
 
 from tests.fakes.azureml.blobs import Blobs
 from tests.fakes.azureml.messages import Json, Refused, Reply, Request, Route, answer
@@ -137,11 +140,18 @@ class Assets:
         return answer({"pendingUploadId": str(number), "pendingUploadType": kind, "blobReferenceForConsumption": place})
 
     def _describe(self, kind: str, name: str, version: str) -> Json:
+        """As recorded in March 2026: code is never anonymous, and a conda file comes back as JSON."""
+        properties = copy.deepcopy(self._versions[kind, name, version]["properties"])
+        if kind == "codes":
+            properties |= {"isAnonymous": False, "provisioningState": "Succeeded"}
+        if kind == "environments":
+            conda = properties.get("condaFile")
+            properties["condaFile"] = json.dumps(yaml.safe_load(conda), indent=2) if conda else ""
         return {
             "id": self._id(kind, name, version),
             "name": version,
             "type": f"{_TYPE}/{kind}/versions",
-            "properties": copy.deepcopy(self._versions[kind, name, version]["properties"]),
+            "properties": properties,
             "systemData": {"createdAt": "2026-01-01T00:00:00.0000000+00:00", "createdByType": "User"},
         }
 

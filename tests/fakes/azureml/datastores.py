@@ -74,7 +74,7 @@ class Datastores:
         if datastore.secrets == "key":
             return answer({"secretsType": "AccountKey", "key": KEY})
         token = self.blobs.sas_token(datastore.container, permissions="racwdl", seconds=self.sas_seconds)
-        return answer({"secretsType": "Sas", "sasToken": token})
+        return answer({"secretsType": "Sas", "sasToken": f"?{token}"})
 
     def _describe(self, datastore: Datastore) -> Json:
         return {
@@ -85,7 +85,7 @@ class Datastores:
                 "datastoreType": "AzureBlob", "accountName": self.blobs.account_name,
                 "containerName": datastore.container, "endpoint": self.blobs.suffix, "protocol": "https",
                 "credentials": {"credentialsType": _CREDENTIALS[datastore.secrets]}, "isDefault": datastore.is_default,
-                "serviceDataAccessAuthIdentity": "None", "description": None, "tags": {}, "properties": {},
+                "serviceDataAccessAuthIdentity": "None", "description": None, "tags": None, "properties": None,
             },
             "systemData": {"createdAt": "2026-01-01T00:00:00.0000000+00:00", "createdByType": "Application"},
         }  # fmt: skip

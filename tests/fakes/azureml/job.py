@@ -21,6 +21,17 @@ STATES = (
 FINAL = ("Completed", "Failed", "Canceled")
 _KIND = "Microsoft.MachineLearningServices/workspaces/jobs"
 
+_NULL = (
+    "parentJobName", "computeId", "componentId", "notificationSetting", "codeId", "distribution", "limits", "identity",
+    "description", "resources", "queueSettings",
+)  # fmt: skip
+"""What an answer says of a command job even where the body was silent."""
+
+_RESOURCES = {
+    "instanceCount": 1, "instanceType": None, "properties": None, "shmSize": "2g", "dockerArgs": None,
+    "dockerArgsList": None,
+}  # fmt: skip
+
 
 def stamp(moment: float | None) -> str | None:
     """A time as the service writes it: seven digits behind the dot."""
@@ -47,6 +58,8 @@ class Job:
     run_tags: dict[str, str] = field(default_factory=dict)
     run_properties: dict[str, str] = field(default_factory=dict)
     hidden: bool = False
+    is_step: bool = False
+    """Whether it is a pipeline's step."""
     order: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     """What its script logged last."""
@@ -99,8 +112,12 @@ class Job:
             self.enter(step)
 
     def describe(self) -> Json:
-        """The answer to GET: what was sent, and what the service adds."""
+        """The answer to GET: what was sent, and what the service adds, as recorded in March 2026."""
         properties = copy.deepcopy(self.properties)
+        if properties.get("jobType") == "Command":
+            properties = {**dict.fromkeys(_NULL), **properties}
+            properties["resources"] = {**_RESOURCES, **(properties["resources"] or {})}
+            properties["queueSettings"] = {"jobTier": "Null", **(properties["queueSettings"] or {})}
         properties["properties"] = {**(properties.get("properties") or {}), **self._added(), **self.run_properties}
         properties["tags"] = self.tags
         properties["isArchived"] = self.hidden
@@ -116,12 +133,12 @@ class Job:
             "systemData": {"createdAt": stamp(self.created), "createdBy": "Ada", "createdByType": "User"},
         }
 
-    def _added(self) -> dict[str, str]:
-        return {
-            "_azureml.ComputeTargetType": "amlctrain",
-            "ContentSnapshotId": "33333333-3333-3333-3333-333333333333",
-            "ProcessInfoFile": "azureml-logs/process_info.json",
-        }
+    def _added(self) -> dict[str, str | None]:
+        cluster = (self.properties.get("computeId") or "").rpartition("/computes/")[2] or None
+        snapshot = (
+            {"ContentSnapshotId": "33333333-3333-3333-3333-333333333333"} if self.properties.get("codeId") else {}
+        )
+        return {"_azureml.ComputeTargetType": "amlctrain", "_azureml.ClusterName": cluster, **snapshot}
 
     def _services(self) -> Json:
         studio = f"https://ml.azure.com/runs/{self.name}?wsid={self.workspace}&tid={TENANT}"

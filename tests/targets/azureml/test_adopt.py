@@ -63,6 +63,19 @@ def test_code_of_the_sdk() -> None:
     assert code_folder(f"{account}/ws-code-1/code/") == (f"{account}/ws-code-1", "code")
 
 
+def test_code_that_is_a_single_file(
+    fake: FakeAzure, service: AzureMLService, clean_environment: Path, tmp_path: Path
+) -> None:
+    """It lies in its container itself, as recorded in March 2026."""
+    fake.assets.add("codes", "single", "1", codeUri=f"{fake.blobs.url}/44444444-yly2w3gmtffaom8w7y66l7ka40/")
+    fake.blobs.put("44444444-yly2w3gmtffaom8w7y66l7ka40", "train.py", b"print(1)\n")
+    sent(fake, service, codeId=f"{WORKSPACE}/codes/single/versions/1")
+    found = ct.adopt(f"azureml://{PLACE}/lemon_plow", folder=tmp_path)
+    assert found.equal
+    assert found.code is not None
+    assert dict(files_of(found.code))["train.py"] == b"print(1)\n"
+
+
 def test_code_that_is_gone(fake: FakeAzure, service: AzureMLService, tmp_path: Path) -> None:
     """The job file says which it was."""
     fake.assets.add("codes", "gone", "1", codeUri=f"{fake.blobs.url}/nothing/code")

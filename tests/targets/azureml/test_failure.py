@@ -131,6 +131,15 @@ def test_a_job_whose_image_could_not_be_made(fake: FakeAzure, failed: Job, servi
     assert (status.reason, status.failed_rank) == ("the script failed: pip.ResolutionError: no torch==99", None)
 
 
+def test_the_services_own_log_where_run_history_lists_no_files(
+    fake: FakeAzure, failed: Job, service: AzureMLService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`logFiles` may be empty; the artifact store has the log all the same."""
+    monkeypatch.setattr(fake.logs, "files", lambda _: iter(()))
+    fake.logs.write(NAME, "system_logs/lifecycler/lifecycler.log", "Start", "docker.ImageError: cannot pull x:1")
+    assert service.status(REF).reason == "the script failed: docker.ImageError: cannot pull x:1"
+
+
 def test_logs_that_may_not_be_read_hide_nothing(fake: FakeAzure, failed: Job, service: AzureMLService) -> None:
     """The reason stays what the service said."""
     write(fake, 0, "ValueError: bad", at=1_700_000_000)

@@ -35,6 +35,20 @@ def say(fake: FakeAzure, method: str, pattern: str, name: str) -> None:
     )
 
 
+def test_a_job_is_made(fake: FakeAzure, service: AzureMLService, tmp_path: Path) -> None:
+    """Its first state is Starting, absent things are null; adopted, it asks for nothing that the service filled in."""
+    say(fake, "PUT", f"/jobs/{NAME}", "made")
+    assert service.submit(plan_of()) == REF
+    say(fake, "GET", f"/jobs/{NAME}", "made")
+    status = service.status(REF)
+    assert status.state is RunState.PREPARING
+    assert str(status.page).startswith(f"https://ml.azure.com/runs/{NAME}?wsid=")
+    say(fake, "GET", f"/jobs/{NAME}", "made")
+    found = ct.adopt(f"azureml://{PLACE}/{NAME}", folder=tmp_path)
+    assert found.equal, [vars(item) for item in found.differences]
+    assert "queueSettings" not in found.fields.get("azureml_overrides", {})
+
+
 def test_a_job_is_canceled(fake: FakeAzure, service: AzureMLService, job: Job) -> None:
     """202 with the JSON value `null` is a yes, and nobody asks for more."""
     job.enter("Running")
@@ -83,3 +97,28 @@ def test_a_run_that_could_not_open_its_data(service: AzureMLService, job: Job, n
     status = service.status(REF)
     assert (status.state, status.reason) == (RunState.FAILED, reason)
     assert any("PermissionDenied" in line for line in status.details)
+
+
+def test_a_step_of_a_pipeline(fake: FakeAzure, service: AzureMLService, job: Job, tmp_path: Path) -> None:
+    """The resource manager shows no body of it: its state comes from the run history, and adopt says why not."""
+    job.is_step = True
+    job.enter("Running")
+    say(fake, "GET", f"/jobs/{NAME}", "step")
+    assert service.status(REF).state is RunState.RUNNING
+    assert list(service.logs(REF)) == []
+    fake.faults.forbid("GET", "/details")
+    with pytest.raises(TargetError, match="step of a pipeline") as caught:
+        service.status(REF)
+    assert caught.value.hint
+    with pytest.raises(ct.CloudtrainError, match="step of a pipeline") as refused:
+        ct.adopt(f"azureml://{PLACE}/{NAME}", folder=tmp_path)
+    assert (refused.value.code, "cloudtrain adopt" in (refused.value.hint or "")) == ("CT981", True)
+    service.stop(REF)
+    assert len(fake.received("POST", "/cancel")) == 1
+
+
+def test_the_last_change_is_not_the_end(fake: FakeAzure, service: AzureMLService, job: Job) -> None:
+    """It is earlier than the start of the run: without an end there is no time to pay for."""
+    say(fake, "GET", "/details", "ended")
+    status = service.status(REF)
+    assert (status.state, status.ended, status.billable_seconds, status.cost) == (RunState.SUCCEEDED, None, None, None)

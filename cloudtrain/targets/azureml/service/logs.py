@@ -317,7 +317,7 @@ class RunLog:
     def _in_store(self) -> list[str]:
         where = artifact_place(self._blobs.client.place.workspace_id, self._run)
         container = self._blobs.container(where)
-        folders = ("user_logs/", "azureml-logs/")
+        folders = ("user_logs/", "azureml-logs/", "system_logs/")
         names = [name for folder in folders for name in container.names(where.path + folder)]
         return [name.removeprefix(where.path) for name in names]
 

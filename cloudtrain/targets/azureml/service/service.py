@@ -144,7 +144,8 @@ class AzureMLService:
         """The service lists the newest first, but does not promise the order within a page, so each page is sorted."""
         pages = self._at(place).pages("jobs", api_version=JOB, query={"listViewType": "ActiveOnly"})
         for page in pages:
-            listed = [ListedRun(RunRef("azureml", place, job["name"]), listed_status(job)) for job in page]
+            jobs = [job for job in page if job.get("properties")]  # a pipeline's step has none (recorded 2022)
+            listed = [ListedRun(RunRef("azureml", place, job["name"]), listed_status(job)) for job in jobs]
             yield from sorted(listed, key=lambda item: item.status.created or 0.0, reverse=True)
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
@@ -184,7 +185,7 @@ class AzureMLService:
             job: dict[str, Any] = self._at(ref.place).get(f"jobs/{ref.name}", api_version=JOB)
         except NotThere:
             return None
-        return job
+        return {**job, "properties": job.get("properties") or {}}
 
     def _ours(self, ref: RunRef, request: Mapping[str, Any] | None = None) -> bool:
         """Return whether the job exists and cloudtrain created it."""

@@ -184,20 +184,24 @@ def state_of(status: str) -> RunState:
 def is_ending(job: Mapping[str, Any]) -> bool:
     """Return whether the job has ended or is ending, so that it cannot be cancelled. The service also refuses to cancel
     a job while it saves the job's outputs (`Finalizing`)."""
-    word = job["properties"]["status"]
+    word = job["properties"].get("status") or ""
     state = state_of(word)
     return state.is_final or state is RunState.STOPPING or word == "Finalizing"
 
 
 def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float | None, now: float) -> RunStatus:
     """`job` is the resource manager's description, `details` the run history's (empty if it lacks the run). `hourly` is
-    the price of all the job's machines in US dollars. `now` counts for jobs that have not ended yet."""
-    word = details.get("status") or job["properties"]["status"]
+    the price of all the job's machines in US dollars. `now` counts for jobs that have not ended yet. Raises
+    `TargetError` if neither has a state."""
+    word = details.get("status") or job["properties"].get("status")
+    if word is None:
+        message = f"Azure ML does not tell the state of `{job['name']}`, which is probably a step of a pipeline"
+        raise TargetError(message, hint="ask for access to the workspace's run history, or name the pipeline's own job")
     state = state_of(word)
     created = seconds(details.get("createdTimeUtc")) or _created_at(job)
     started, ended = seconds(details.get("startTimeUtc")), None
     if state.is_final:
-        ended = seconds(details.get("endTimeUtc") or details.get("lastModifiedUtc"))
+        ended = seconds(details.get("endTimeUtc"))  # `lastModifiedUtc` is earlier than the end (recorded 2026)
     status = RunStatus(
         state=state,
         reason=_WHY.get(word),
@@ -208,7 +212,7 @@ def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float 
         page=_page(job),
     )
     status = _with_reason(status, job, details)
-    if started is None:
+    if started is None or (ended is None and state.is_final):
         return status
     # A cluster's idle minutes before and after the job do not count.
     billable = max(0.0, (ended if ended is not None else now) - started)

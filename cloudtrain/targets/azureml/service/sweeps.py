@@ -128,6 +128,8 @@ def _trial(number: int, row: Mapping[str, Any], metrics: Mapping[str, float], ob
 _MOST = 256 << 20
 """Bytes of code: more is data, and stays where it is."""
 
+_FILE = "adopt the pipeline's file: `cloudtrain adopt pipeline.yml --job STEP`"
+
 
 def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> AccountRef:
     """Return the workspace in the middle part of a job's reference: `SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`. If `place`
@@ -153,10 +155,11 @@ def fetch_original(place: str, name: str, settings: AzureML, environ: Mapping[st
         hint = "`cloudtrain ps --target azureml` lists the workspace's jobs"
         message = f"the workspace `{client.place.workspace}` has no job `{name}`"
         raise UsageError(message, hint=hint, code="CT974") from None
+    if not document.get("properties"):  # as the service answers for a pipeline's step (recorded 2022)
+        raise UsageError(f"Azure ML does not show the body of `{name}`, a step of a pipeline", hint=_FILE, code="CT981")
     originals = originals_in(document, None)
     if len(originals) != 1:
-        hint = "name one of its steps' own jobs: the job's page in the studio lists them"
-        raise UsageError(f"`{name}` is a pipeline, not a single job", hint=hint, code="CT981")
+        raise UsageError(f"`{name}` is a pipeline, not a single job", hint=_FILE, code="CT981")
     own = {key: value for key in ("credential", "cloud") if (value := getattr(client.place, key))}
     (original,) = originals
     code_id = str(original.request["properties"].get("codeId") or "").removeprefix("azureml:")

@@ -224,7 +224,7 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
     address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition("?")[0]
     container_url, root = code_folder(address)
     container = blobs.beside(container_url)
-    names = [(blob, _behind(blob, root)) for blob in container.names(f"{root}/")]
+    names = [(blob, _behind(blob, root)) for blob in container.names(f"{root}/" if root else "")]
     with landing(destination) as staging:
         files = [(File(name, _opener(container, blob)), staging.place(name)) for blob, name in names if name]
         run_concurrently(_FILES, lambda item, check: _fetch(*item, check), files)
@@ -234,8 +234,9 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
 
 def code_folder(address: str) -> tuple[str, str]:
     """Split the address of a code asset's files into the container's address and the folder in the container. The
-    folder of `upload_code` has one level; the SDK's has several."""
-    match = re.fullmatch(r"(https://[^/]+\.blob\.[^/]+/[^/]+)/(.+)", address.rstrip("/"))
+    folder of `upload_code` has one level, and the SDK's has several. A single file is in the container itself, whose
+    address ends with a slash (recorded March 2026): the folder is empty."""
+    match = re.fullmatch(r"(https://(?:[^/]+/)?[^/]+\.blob\.[^/]+/[^/]+)/?(.*)", address.rstrip("/"))
     container, _, folder = address.rstrip("/").rpartition("/")
     return (match[1], match[2]) if match else (container, folder)
 
