@@ -137,7 +137,7 @@ class Output(_Places):
     asset_name: str | None = None
     """Azure ML: the name of the data asset or model to register the output as when the job has ended."""
     asset_version: str | None = None
-    """Azure ML: the version of the asset. Default: the next number."""
+    """Azure ML: the version of the asset. Default: the next number. The service refuses other versions (AZ515)."""
 
     if TYPE_CHECKING:
 

@@ -229,6 +229,7 @@ DISTRIBUTION_CASES: dict[str, tuple[Case, Case, str]] = {
         job(distribution=TORCH, environment={"framework": "tensorflow", "requirements": "requirements.txt"}),
         "framework: pytorch",
     ),
+    "AZ310": (job(distribution={"type": "ray"}), job(distribution=TORCH), "remove `distribution`"),
     "AZ321": (
         job(resources=on(EIGHT_GPUS)), job(resources=on(EIGHT_GPUS), distribution=TORCH), "`distribution: {type: torch}`",
     ),
@@ -320,6 +321,10 @@ DATA_CASES: dict[str, tuple[Case, Case, str]] = {
     "AZ514": (
         job(inputs={"train": {"azureml": "azureml:cifar@latest"}}), job(inputs={"train": {"azureml": "azureml:cifar:1"}}),
         "write `azureml:cifar:VERSION`",
+    ),
+    "AZ515": (
+        job(outputs={"report": {"asset_name": "r", "asset_version": "3"}}), job(outputs={"report": {"asset_name": "r"}}),
+        "remove `asset_version`",
     ),
 }  # fmt: skip
 

@@ -283,7 +283,17 @@ WRONG: dict[str, tuple[str, Case, str]] = {
         overrides(outputs={"o": {"jobOutputType": "uri_folder", "uri": "https://a.blob.core.windows.net/c/x?sig=SECRET"}}),
         f"write `{STORE}/o`",
     ),
-    "a version of nothing": ("AZ509", job(outputs={"model": {"asset_version": "1"}}), "asset_name: model"),
+    "a version of nothing": ("AZ515", job(outputs={"model": {"asset_version": "1"}}), "remove `asset_version`"),
+    "a place of an output that the overrides name": (
+        "AZ515",
+        overrides(outputs={"o": {"jobOutputType": "uri_folder", "pathOnCompute": "/x"}}),
+        "remove `pathOnCompute`",
+    ),
+    "a lifetime of an output": (
+        "AZ515",
+        overrides(outputs={"o": {"jobOutputType": "uri_folder", "autoDeleteSetting": {"value": "30d"}}}),
+        "remove `autoDeleteSetting`",
+    ),
     "an environment by the overrides": (
         "AZ601", overrides(environmentId=f"{REGISTRY}/x/labels/latest"), f"{REGISTRY}/x/versions/VERSION",
     ),

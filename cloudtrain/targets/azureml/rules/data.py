@@ -28,6 +28,9 @@ _OTHER_URI = ("azureml://registries/", "azureml://jobs/", "azureml://locations/"
 _SIGNATURE = re.compile(r"[?&]sig=", re.IGNORECASE)
 """Matches the part of an address that contains a key (a shared access signature)."""
 
+_REFUSED = {"assetVersion": "asset_version", "pathOnCompute": "pathOnCompute", "autoDeleteSetting": "autoDeleteSetting"}
+"""Maps fields of an output that the service refuses to the names that users know."""
+
 _ONLY_SAGEMAKER = ("shard", "content_type", "compression", "record_wrapper", "attribute_names", "shuffle_seed")
 """Fields of an input that the body lacks."""
 
@@ -173,22 +176,17 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ509", Level.ERROR)
 def asset_of_output(subject: Subject) -> Iterator[Fault]:
-    """An output cannot be registered under its name and version.
+    """An output cannot be registered under its name.
 
-    Names and versions of assets have at most 255 letters, digits, `_`, `-` and `.`, with a letter or digit first. Azure
-    ML does not register an output that has a version but no name.
+    Names of assets have at most 255 letters, digits, `_`, `-` and `.`, with a letter or digit first.
     """
     reading = read(subject)
     for name, item in reading.body.outputs.items():
-        asset, version = item.get("assetName"), item.get("assetVersion")
+        asset = item.get("assetName")
         if isinstance(asset, str) and not _ASSET_NAME.fullmatch(asset):
             better = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asset).strip("-_.") or "NAME"
             path = reading.place(("outputs", name, "assetName"), ("outputs", name, "asset_name"))
             yield Fault(f"`{asset}` cannot be the name of an asset", f"write `asset_name: {better}`", path)
-        if version is not None and asset is None:
-            path = reading.place(("outputs", name, "assetVersion"), ("outputs", name, "asset_version"))
-            message = f"`asset_version` of output `{name}` has no effect without `asset_name`"
-            yield Fault(message, f"add `asset_name: {name}`", path)
 
 
 @rule("AZ510", Level.WARNING)
@@ -310,3 +308,19 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
                 f"add `--pin`, or write `azureml:{found.name}:VERSION`",
                 reading.place(("inputs", name, "uri"), ("inputs", name, "azureml")),
             )
+
+
+@rule("AZ515", Level.ERROR)
+def output_field_refused(subject: Subject) -> Iterator[Fault]:
+    """An output has a field that Azure ML refuses, such as `asset_version`.
+
+    The service answers `Could not find member 'assetVersion'` (recorded March 2026): the API version that azure-ai-ml
+    1.35.2 and cloudtrain send, 2025-01-01-preview, has no such field. Remove it: Azure ML numbers the versions of an
+    asset itself. `pathOnCompute` and `autoDeleteSetting` of an output come from the same older version.
+    """
+    reading = read(subject)
+    for name, item in reading.body.outputs.items():
+        for field, ours in _REFUSED.items():
+            if item.get(field) is not None:
+                path = reading.place(("outputs", name, field), ("outputs", name, ours))
+                yield Fault(f"Azure ML refuses `{ours}` of the output `{name}`", f"remove `{ours}`", path)

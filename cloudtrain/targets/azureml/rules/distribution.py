@@ -175,6 +175,19 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
         )
 
 
+@rule("AZ310", Level.WARNING)
+def ray_untested(subject: Subject) -> Iterator[Fault]:
+    """Azure ML may refuse a Ray distribution.
+
+    azure-ai-ml's own test of Ray is skipped for the API version that the SDK and cloudtrain send, 2025-01-01-preview:
+    "Investigate ray distribution type is no supported in 2025_01". No answer of the service to such a job is known.
+    """
+    if read(subject).body.kind == "Ray":
+        hint = "if the service refuses the job: remove `distribution`, and start Ray in the `command`"
+        path = read(subject).place(("distribution", "distributionType"), ("distribution", "type"))
+        yield Fault("it is not known whether Azure ML still starts Ray", hint, path)
+
+
 @rule("AZ321", Level.WARNING)
 def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """Each instance has more GPUs than processes.
