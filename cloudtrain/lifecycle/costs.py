@@ -89,7 +89,7 @@ def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, st
         return cost._replace(billed=billed)
     if status.started is None:
         return cost._replace(billed=0.0) if status.state.is_final else cost._replace(estimated=0.0)
-    if bill.hourly is None:
+    if bill.hourly is None or (status.ended is None and status.state.is_final):
         return cost
     lasted = max(0.0, (status.ended if status.ended is not None else now) - status.started)
     return cost._replace(estimated=over(bill.hourly, lasted))

@@ -35,7 +35,7 @@ def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str]
     rows += [("reference", ref), *(more or {}).items()]
     rows += [("page", status.page)] if status.page else []
     rows += [("started", _moment(status.started))] if status.started else []
-    rows += [("duration", duration_of(status))] if status.started else []
+    rows += [("duration", text)] if (text := duration_of(status)) else []
     rows += [("restarts", str(status.restarts))] if status.restarts else []
     rows += [("cost", cost_text(status))] if status.billable_seconds is not None else []
     rows += [("progress", progress)] if (progress := progress_text(status)) else []
@@ -50,8 +50,9 @@ def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str]
 
 
 def duration_of(status: RunStatus, now: float | None = None) -> str:
-    """Return how long the run took or has been running, such as `1h 2m`; empty before it starts."""
-    if status.started is None:
+    """Return how long the run took or has been running, such as `1h 2m`; empty before it starts, and if the target does
+    not tell when it ended."""
+    if status.started is None or (status.ended is None and status.state.is_final):
         return ""
     ended = status.ended if status.ended is not None else (time.time() if now is None else now)
     return format_duration(max(0.0, ended - status.started))

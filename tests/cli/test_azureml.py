@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,6 +92,24 @@ def test_a_failed_run(cli: Cli, fake: FakeAzure, name: str) -> None:
     result = cli("wait", name)
     assert result.code == 1
     assert "the script failed with exit code 1: KeyError: 'x'" in " ".join(result.err.split())
+
+
+def test_a_run_whose_end_is_not_told(cli: Cli, fake: FakeAzure, name: str) -> None:
+    """Its last change may be earlier than its start, as recorded in February 2026: no duration and no cost are made up."""
+    fake.jobs[name].enter("Running", at=1_700_000_000.0)
+    fake.jobs[name].end("Completed")
+    details = {
+        "runId": name, "status": "Completed", "createdTimeUtc": "2026-02-27T20:39:50.0000000+00:00", "logFiles": {},
+        "startTimeUtc": "2026-02-27T20:40:16.0000000+00:00", "lastModifiedUtc": "2026-02-27T20:40:01.0000000+00:00",
+    }  # fmt: skip
+    fake.faults.say("GET", "/details", 200, json.dumps(details).encode())
+    shown = cli("status", name).out
+    assert "state      succeeded" in shown
+    assert "duration" not in shown
+    assert "billed" not in shown
+    (row,) = json.loads(cli("ps", "--json").out)
+    assert (row["started"] is not None, row["ended"]) == (True, None)
+    assert not re.search(r"\s\d+d(\d+h)?\s", cli("ps").out)  # the run's age is in seconds
 
 
 def test_stop(cli: Cli, fake: FakeAzure, name: str) -> None:
