@@ -170,7 +170,7 @@ class Checkpoint(_Places):
 
 _SPACE = re.compile(r"\s*")
 
-_PLACES = ("entry_point", "command", "hyperparameters", "environment")
+_PLACES = ("entry_point", "command", "hyperparameters", "arguments", "environment")
 """The fields of a job that may contain references in their texts."""
 
 

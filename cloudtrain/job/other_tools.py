@@ -16,7 +16,7 @@ _ELSEWHERE = {
     "tasks_per_node ntasks_per_node processes_per_host num_processes world_size",
     "gpus_per_instance": "gpus gpu_count num_gpus gpus_per_node gpu_per_node",
     "gpu": "accelerator gpu_type accelerator_type",
-    "hyperparameters": "hyper_parameters hyperparams params parameters args arguments script_args",
+    "hyperparameters": "hyper_parameters hyperparams params parameters args script_args",
     "environment.variables": "env environment_variables env_vars envs container_env",
     "environment.image": "image_uri docker_image container image_name training_image",
     "environment.version": "framework_version pytorch_version",

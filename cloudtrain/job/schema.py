@@ -200,6 +200,7 @@ _ONE_THING_TO_RUN: Schema = {
         "anyOf": [
             _require("entry_point", "command"),
             {"allOf": [_require("command"), _not_empty("hyperparameters")]},
+            {"allOf": [{"not": _require("entry_point")}, _not_empty("arguments")]},
         ]
     },
 }

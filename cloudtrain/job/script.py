@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from cloudtrain.documents.document import Unreadable, parse_python, read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.job.nodes import MAX_JOB_NAME
+from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, argv_of
 
 _LIBRARIES = {
     "deepspeed": "deepspeed",
@@ -34,7 +34,7 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
     """Return the fields of the job that runs a script with arguments.
 
     The code is `folder` if the script is inside it, as in `python src/train.py`, otherwise the script's folder.
-    If all arguments are `--name value`, they become hyperparameters; otherwise the job gets a command.
+    The arguments become hyperparameters if these reach the script as the same words; otherwise the job's `arguments`.
 
     Raises:
         UsageError: the script does not exist, or is not a Python file.
@@ -45,14 +45,13 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
         root, inside = os.path.dirname(place), os.path.basename(place)  # noqa: PTH119, PTH120
     entry_point = Path(inside).as_posix()
     source = "." if root == os.path.realpath(folder) else root
-    fields: dict[str, object] = {"name": job_name_from(_title(place, root)), "source_dir": source}
-    hyperparameters = read_hyperparameters(arguments)
-    if hyperparameters is None:
-        fields["command"] = shlex.join(("python", entry_point, *arguments))
-    else:
-        fields["entry_point"] = entry_point
-        if hyperparameters:
-            fields["hyperparameters"] = hyperparameters
+    name = job_name_from(_title(place, root))
+    fields: dict[str, object] = {"name": name, "source_dir": source, "entry_point": entry_point}
+    hyperparameters = read_hyperparameters(arguments) or {}
+    if argv_of(hyperparameters) != [*arguments] or any(name.startswith(RESERVED_PREFIXES) for name in hyperparameters):
+        fields["arguments"] = [*arguments]
+    elif hyperparameters:
+        fields["hyperparameters"] = hyperparameters
     distribution = distribution_of(script)
     return fields | ({"distribution": {"type": distribution}} if distribution else {})
 

@@ -319,6 +319,9 @@ def one_thing_to_run(job: Mapping[str, object]) -> Iterator[Problem]:
     if command is not None and script is None and job.get("hyperparameters"):
         message = "only an `entry_point` gets `hyperparameters`, but this job runs a `command`"
         yield Problem(("hyperparameters",), message, "write them into the command", code="CT018")
+    if script is None and job.get("arguments"):
+        hint = "add for example `entry_point: train.py`, or write them into the command"
+        yield Problem(("arguments",), "only an `entry_point` gets `arguments`", hint, code="CT018")
 
 
 def same_names(job: Mapping[str, object], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
@@ -387,6 +390,8 @@ class TrainingJob(FromFile):
     """A shell command line, instead of `entry_point`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
     """Passed to the script as `--key value`, sorted by key, identically on every target."""
+    arguments: tuple[str, ...] = ()
+    """Passed to the script word for word, before the hyperparameters, on every target."""
     bare_flags: bool = Field(default=False, strict=True)
     """Pass a hyperparameter that is `true` as `--key` alone, and leave out one that is `false`."""
     distribution: Distribution = Field(default_factory=NoDistribution.model_construct)
@@ -412,7 +417,7 @@ class TrainingJob(FromFile):
         Args:
             script: a Python file. The code is the working directory if the script is inside it, otherwise the script's
                 folder. The script's imports decide how its processes are started.
-            arguments: the script's arguments. If all of them are `--name value`, they become hyperparameters.
+            arguments: the script's arguments. If they are `--name value`, sorted by name, they become hyperparameters.
             fields: fields of the job, which replace those that the script and its arguments determine.
 
         Raises:
@@ -441,6 +446,7 @@ class TrainingJob(FromFile):
             entry_point: PathInput | None = None,
             command: str | None = None,
             hyperparameters: Mapping[str, Json] = ...,
+            arguments: Texts = (),
             bare_flags: bool = False,
             distribution: Distribution | Fields = ...,
             resources: Resources | Fields = ...,

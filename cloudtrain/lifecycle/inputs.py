@@ -403,7 +403,7 @@ class Secrets(NamedTuple):
                     return HIDDEN
                 between = r"[\"']?(?:\s*[=:]\s*|\s+)[\"']?"
                 value = re.sub(rf"({re.escape(name)}{between}){re.escape(secret)}(?![\w-])", rf"\1{HIDDEN}", value)
-                if name == "command":
+                if name in ("command", "arguments"):
                     value = value.replace(secret, HIDDEN)
             return value
         if isinstance(value, Mapping):

@@ -301,7 +301,7 @@ class Ready:
         from cloudtrain.lifecycle.inputs import Secrets, signatures_in
         from cloudtrain.lifecycle.records import labels_of
 
-        labels = labels_of(self.work.tags, self.work.hyperparameters)
+        labels = labels_of(self.work)
         values = (*values_to_hide(self.work.view), *signatures_in(labels))
         secrets = Secrets(values, tuple(named_secrets(self.work.view)))
         return tuple(

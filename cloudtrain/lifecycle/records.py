@@ -15,12 +15,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import StoreError, UsageError
+from cloudtrain.job.script import read_hyperparameters
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_state_folder
 from cloudtrain.system.processes import boot_id
+
+if TYPE_CHECKING:
+    from cloudtrain.job.processing import AnyJob
 
 
 class Identity(NamedTuple):
@@ -240,10 +244,11 @@ def origin_here(folder: Path, *, project: Path | None = None, labels: Iterable[L
     return Origin(os.path.realpath(folder), project_path, terminal(), tuple(labels))
 
 
-def labels_of(tags: Mapping[str, str], hyperparameters: Mapping[str, object]) -> tuple[Label, ...]:
-    """Return the tags and hyperparameters as labels. `ps --tag` and `ps --where` select runs by these labels."""
+def labels_of(job: AnyJob) -> tuple[Label, ...]:
+    """Return the tags, hyperparameters and arguments as labels, by which `ps --tag` and `ps --where` select runs."""
+    hyperparameters = (read_hyperparameters(job.view.arguments) or {}) | job.hyperparameters
     return (
-        *(Label("tag", key, value) for key, value in tags.items()),
+        *(Label("tag", key, value) for key, value in job.tags.items()),
         *(
             Label("hyperparameter", key, value if isinstance(value, str) else json.dumps(value))
             for key, value in hyperparameters.items()

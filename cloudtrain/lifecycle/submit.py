@@ -193,7 +193,7 @@ def trial(
     """Return the submission of one trial of a sweep. The store's record of the trial contains the trial's job, and the
     job file and commit of the sweep's own record."""
     ready = specification.trial(trial.number, trial.values)
-    labels = labels_of(ready.work.tags, ready.work.hyperparameters)
+    labels = labels_of(ready.work)
     origin = Origin(labels=hide(labels, values_to_hide(ready.work.view)))
 
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord | None]:

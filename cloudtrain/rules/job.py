@@ -10,6 +10,7 @@ from pathlib import Path
 from cloudtrain.errors import did_you_mean
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
+from cloudtrain.job.script import read_hyperparameters
 from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import Fault, Subject, declare, registered, rule
 from cloudtrain.rules.facts import NEWEST, SCHEDULES, too_new, uses_pipelining
@@ -159,7 +160,8 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     which exits with an error at an unknown option. The rule checks only scripts that name all options in their own text
     and call `parse_args()`.
     """
-    script, names = subject.job.entry_point, subject.job.hyperparameters
+    script, own = subject.job.entry_point, subject.job.hyperparameters
+    names = (read_hyperparameters(subject.job.arguments) or {}) | own
     entry = next((entry for entry in subject.tree.entries if entry.path == script), None) if script and names else None
     if entry is None or not entry.path.endswith(".py"):
         return
@@ -179,7 +181,8 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
         is_sent = _PARAMETER_NAME.fullmatch(name) and not (subject.job.bare_flags and value is False)
         if is_sent and not any(option.startswith(name) for option in options):  # argparse takes beginnings of names
             hint = did_you_mean(name, known) or "remove it"
-            yield Fault(f"`{name}` is not an option of `{script}`", hint, ("hyperparameters", name))
+            place = ("hyperparameters", name) if name in own else ("arguments",)
+            yield Fault(f"`{name}` is not an option of `{script}`", hint, place)
 
 
 TOY = ("size", "toy")

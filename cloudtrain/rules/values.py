@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, combinations
@@ -155,6 +156,8 @@ def _values(job: TrainingJob) -> Iterator[tuple[ValuePath, str]]:
     for field in ("command", "description"):
         if getattr(job, field) is not None:
             yield (field,), getattr(job, field)
+    if job.arguments:
+        yield ("arguments",), shlex.join(job.arguments)
     for field in ("hyperparameters", "tags", *(name + OVERRIDES for name in target_names())):
         yield from _texts((field,), getattr(job, field))
     variables = job.environment.variables
@@ -211,8 +214,8 @@ def _whole_word(value: str, secret: str) -> str:
 def _by_name(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
     """Yield values whose name is typical of secrets, including options of a command: `--password hunter2`."""
     for path, value in values:
-        if path == ("command",):
-            yield from _options(value)
+        if path in (("command",), ("arguments",)):
+            yield from _options(path, value)
             continue
         name = _last_name(path)
         if (
@@ -224,12 +227,12 @@ def _by_name(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
             yield SecretValue(path, "by its name", _is_random(value), value)
 
 
-def _options(command: str) -> Iterator[SecretValue]:
+def _options(path: ValuePath, command: str) -> Iterator[SecretValue]:
     for option in re.finditer(_OPTION, command):
         name, value = option["name"].lower(), option["value"]
         is_random = _is_random(value)
         if not re.match(_NO_SECRET, value) and (is_random or name != "key"):
-            yield SecretValue(("command",), f"the option for a {name}", is_random, value)
+            yield SecretValue(path, f"the option for a {name}", is_random, value)
 
 
 def _is_random(value: str) -> bool:

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 import cloudtrain as ct
 from cloudtrain.job.script import read_hyperparameters
+from cloudtrain.plans.plan import Plan
+from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
+from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
+from cloudtrain.runtime.sagemaker_launcher.plan import launch_plan
 from tests.cli.conftest import Cli
+from tests.examples import examples
 
 TORCH = "import sys  # --target\ndef train():\n    import torch\nprint('got', sys.argv[1:], flush=True)\n"
 
@@ -38,9 +43,9 @@ def job_of(cli: Cli, *arguments: str) -> ct.TrainingJob:
 
 
 def test_arguments_are_hyperparameters(cli: Cli, script: str, clean_environment: Path) -> None:
-    """`--name value` and `--name=value` become hyperparameters, numbers where they are written as Python writes them;
+    """`--name value`, sorted by name, become hyperparameters, numbers where they are written as Python writes them;
     options of cloudtrain's own after the script are the script's."""
-    job = job_of(cli, script, "--epochs", "3", "--lr=1e-3", "--momentum", "0.9", "--shift", "-1", "--target", "cat")
+    job = job_of(cli, script, "--epochs", "3", "--lr", "1e-3", "--momentum", "0.9", "--shift", "-1", "--target", "cat")
     expected = {"epochs": 3, "lr": "1e-3", "momentum": 0.9, "shift": -1, "target": "cat"}
     assert (job.entry_point, job.hyperparameters) == (script, expected)
     assert (job.name, job.distribution.type) == (clean_environment.name, "torch")
@@ -61,13 +66,115 @@ def test_an_option_of_the_command_after_the_script_is_refused(cli: Cli, script: 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--amp"], ["data/train"], ["-e", "3"], ["--a", "1", "--a", "2"], ["--text", "it's", "x y"]]
+    "arguments",
+    [
+        ["--amp"],
+        ["data/train"],
+        ["-e", "3"],
+        ["--a", "1", "--a", "2"],
+        ["--text", "it's", "x y"],
+        ["--data.n=1e-3"],
+        ["--k", "8"],
+        ["--lr", "1", "--epochs", "3"],
+        ["--sagemaker_region", "x"],
+    ],
 )
-def test_other_arguments_are_a_command(cli: Cli, script: str, arguments: list[str]) -> None:
-    """Flags, positions and repeated options reach the script as they were typed."""
+def test_other_arguments_arrive_as_typed(cli: Cli, script: str, arguments: list[str]) -> None:
+    """Flags, positions and repeated options, `=`, one letter with two dashes and the order of the options: whatever
+    hyperparameters would write differently reaches the script word for word."""
     job = job_of(cli, script, *arguments)
-    assert job.entry_point is None
-    assert shlex.split(job.command or "") == ["python", script, *arguments]
+    assert (job.entry_point, list(job.arguments), job.hyperparameters) == (script, arguments, {})
+
+
+TARGETS: dict[str, Any] = {
+    "local": ct.Local(),
+    "sagemaker": ct.SageMaker(region="eu-west-1", role="arn:aws:iam::123456789012:role/R", bucket="b"),
+    "azureml": ct.AzureML(subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws"),
+    "slurm": ct.Slurm(host="login", shared_dir="/shared"),
+    "as sagemaker": ct.Local(emulate="sagemaker"),
+    "as azureml": ct.Local(emulate="azureml"),
+}
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8).filter(
+    lambda text: "${{" not in text
+)
+OPTIONS = st.from_regex(r"--?[a-z][a-z0-9._-]{0,5}", fullmatch=True)
+VALUES = st.sampled_from(["1", "1e-3", "007", "-1", "True", "null", "[1, 2]", "a b", "$HOME", "it's", '"', "\\", "--"])
+WORDS = st.lists(st.one_of(OPTIONS, VALUES, TEXTS, st.tuples(OPTIONS, VALUES | TEXTS).map("=".join)), max_size=6)
+
+
+def words_of(plan: Plan) -> list[list[str]]:
+    """What each process of the script gets in `sys.argv[1:]`, if a shell does what shells do. In SageMaker's emulation
+    the bundle's launcher reads it from the files of the container."""
+    files = {
+        Path(path).name: json.loads(text) for path, text in plan.request.get("files", {}).items() if "opt/ml" in path
+    }
+    commands = [process.argv for process in plan.processes]
+    if LAUNCH_KEY in files.get("hyperparameters.json", ()):
+        config = [files[f"{name}.json"] for name in ("hyperparameters", "resourceconfig", "inputdataconfig")]
+        commands = [program.argv for program in launch_plan(*config, HostMachine(cpus=1)).programs]
+    words = [shlex.split(argv[2]) if argv[1:2] == ("-c",) else list(argv) for argv in commands]
+    return [argv[next(at for at, word in enumerate(argv) if word.endswith("given.py")) + 1 :] for argv in words]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@given(words=WORDS)
+@settings(
+    max_examples=examples(2000, quick=4),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_every_command_line_arrives(clean_environment: Path, target: str, words: list[str]) -> None:
+    """The script's argv is what was typed, on every target and in both emulations."""
+    (clean_environment / "src").mkdir(exist_ok=True)
+    script = clean_environment / "src" / "given.py"
+    script.write_text("print(1)\n")
+    types = {"sagemaker": "ml.m5.xlarge", "azureml": "Standard_DS3_v2"}
+    environment = {} if target == "local" else {"framework": "pytorch", "version": "2.8"}
+    fields: Any = {"resources": {"instance_type": types}, "environment": environment}
+    job = ct.TrainingJob.from_script(script, words, **fields, source_dir=str(script.parent), entry_point="given.py")
+    assert words_of(ct.plan(job, TARGETS[target])) == [words]
+
+
+SEEN = "import sys\nprint('got', sys.argv[1:])\n"
+TYPED = ["--data.n=1e-3", "--k", "8", "--b", "x y", "--a", "$HOME", "--c=it's"]
+
+
+@pytest.mark.lifecycle
+@pytest.mark.slow
+@pytest.mark.parametrize("emulate", [(), ("--emulate", "sagemaker"), ("--emulate", "azureml")])
+def test_the_script_sees_what_was_typed(cli: Cli, clean_environment: Path, emulate: tuple[str, ...]) -> None:
+    """In a run of this machine and in both emulations; `ps --where` finds the run by an argument."""
+    (clean_environment / "src").mkdir()
+    (clean_environment / "src" / "fit.py").write_text(SEEN)
+    fields = (
+        "environment.framework=pytorch",
+        "environment.version=2.8",
+        "resources.instance_type.sagemaker=ml.m5.xlarge",
+    )
+    version = [word for field in fields for word in ("--set", field)]
+    assert f"got {TYPED}" in cli("submit", *emulate, *version, "src/fit.py", *TYPED).out
+    assert cli("submit", *emulate, *version, "src/fit.py", "--lr", "0.5", "--epochs", "3").code == 0
+    assert len(json.loads(cli("ps", "--where", "epochs>2", "--json").out)) == 1
+
+
+def test_arguments_and_hyperparameters_go_together(cli: Cli, script: str) -> None:
+    """A value that `--set` or `--each` adds comes after the arguments, where a parser takes it instead of the first."""
+    typed = ["--lr", "1", "--epochs", "3"]
+    plan = json.loads(cli("plan", "--json", "--set", "hyperparameters.lr=2", script, *typed).out)
+    assert all(process["argv"][-6:] == [*typed, "--lr", "2"] for process in plan["processes"] if process["rank"] == 0)
+    assert cli("plan", "--ignore", "LO103", "--each", "hyperparameters.seed=1,2", script, *typed).code == 0
+
+
+def test_arguments_are_checked(cli: Cli, clean_environment: Path) -> None:
+    """An option that argparse does not know, a reference to nothing, and a password are found in them too."""
+    (clean_environment / "fit.py").write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--epochs')\nparser.parse_args()\n"
+    )
+    plan = cli("plan", "fit.py", "--lr", "1", "--epochs", "3")
+    assert "`lr` is not an option of `fit.py`" in plan.out
+    assert "refers to nothing" in cli("plan", "fit.py", "--b", "${{inputs.x}}", "--a", "1").err
+    hidden = cli("plan", "fit.py", "--b", "1", "--api-token=Zq8vK2mX9pL4tR7w")
+    assert "Zq8vK2mX9pL4tR7w" not in hidden.out + hidden.err
 
 
 def test_flags_before_the_script(cli: Cli, script: str) -> None:

@@ -47,6 +47,7 @@ class LaunchSpec:
     """Of TensorFlow, including the chief. Default: one per host."""
     parameter_servers: int | None = None
     """Of TensorFlow. Default: one."""
+    arguments: tuple[str, ...] = ()
     bare_flags: bool = False
     """Whether true hyperparameters become `--key` alone, and false ones are left out."""
 
@@ -150,9 +151,8 @@ def launch_plan(
     hosts_of = instance_groups(resource_config)
     groups = launch.instance_groups or (() if launch.launcher == "single" else tuple(hosts_of))
     hosts = [name for group in groups for name in hosts_of.get(group, ())]
-    setup = _HostSetup(
-        launch, machine, root, network or Network(), host, hosts or [host], argv_of(user, bare_flags=launch.bare_flags)
-    )
+    arguments = [*launch.arguments, *argv_of(user, bare_flags=launch.bare_flags)]
+    setup = _HostSetup(launch, machine, root, network or Network(), host, hosts or [host], arguments)
     alone = launch.launcher == "single" or host not in hosts
     started = _single(setup) if alone else _LAUNCHERS[launch.launcher](setup)
     sm = sm_variables(

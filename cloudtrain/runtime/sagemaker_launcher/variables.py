@@ -100,13 +100,14 @@ def sm_variables(
         "master_hostname": master,
         "topology": resource.get("topology", []),
     }
+    launch = reserved.get(LAUNCH_KEY) or {}
     plain = {key: value for key, value in same.items() if key != "channel_input_dirs"}
     plain.update(
         hps=dict(user),
         framework_params=dict(reserved),
         channels=sorted(channels),
         training_env=whole,
-        user_args=argv_of(user, bare_flags=bool((reserved.get(LAUNCH_KEY) or {}).get("bare_flags"))),
+        user_args=[*launch.get("arguments", ()), *argv_of(user, bare_flags=bool(launch.get("bare_flags")))],
     )
     if resource.get("topology"):
         plain["topology"] = resource["topology"]

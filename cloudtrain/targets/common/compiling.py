@@ -47,6 +47,7 @@ def without_literals(job: AnyJob) -> AnyJob:
     update: dict[str, Any] = {
         "inputs": {name: item for name, item in job.inputs.items() if name not in literals},
         "hyperparameters": {name: _fill_texts(value, fill) for name, value in job.hyperparameters.items()},
+        **({"arguments": list(map(fill, job.view.arguments))} if job.view.arguments else {}),
         "environment": job.environment.model_copy(update={"variables": variables}),
     }
     update |= {name: fill(text) for name in ("command", "entry_point") if (text := getattr(job, name)) is not None}
@@ -62,7 +63,8 @@ def has_bare_flags(job: TrainingJob) -> bool:
 
 
 def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
-    return argv_of(resolve_hyperparameters(job.hyperparameters, paths), bare_flags=job.bare_flags)
+    own = [resolve_text(word, paths) for word in job.arguments]
+    return own + argv_of(resolve_hyperparameters(job.hyperparameters, paths), bare_flags=job.bare_flags)
 
 
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:

@@ -49,11 +49,12 @@ def test_flags_without_values(target: str) -> None:
     assert "--deepspeed True --lr 0.1 --quiet False" in words.replace('", "', " ")
 
 
-def test_a_toolkit_has_no_flags_without_values() -> None:
+@pytest.mark.parametrize(("field", "value"), [("bare_flags", True), ("arguments", ["--lr=1"])])
+def test_a_toolkit_has_only_hyperparameters(field: str, value: object) -> None:
     """Where only the toolkit can start a job, the error names the field."""
     with pytest.raises(ct.JobError) as caught:
-        ct.plan(job_of(bare_flags=True, distribution={"type": "smp", "version": 2}), TARGETS["sagemaker"])
-    assert ("bare_flags",) in {problem.path for problem in caught.value.problems}
+        ct.plan(job_of(distribution={"type": "smp", "version": 2}, **{field: value}), TARGETS["sagemaker"])
+    assert (field,) in {problem.path for problem in caught.value.problems}
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -52,6 +52,13 @@ _OLDEST_PYTHON = (3, 7)
 
 
 _FLAGS = "the toolkit writes `--name True`, and this job has `bare_flags`"
+_ARGUMENTS = "the toolkit passes only hyperparameters, and this job has `arguments`"
+
+_OF_FIELDS = {
+    _FLAGS: ("bare_flags", "let the script read the value `True`, and remove `bare_flags`"),
+    _ARGUMENTS: ("arguments", "write them as `hyperparameters`: `--name value`, sorted by name"),
+}
+"""The field behind a reason for entrypoint mode, and what to write where only the toolkit can start the job."""
 
 
 class LaunchChoice(NamedTuple):
@@ -96,9 +103,9 @@ def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoi
         message = "the `deepspeed` launcher needs a hostfile and ssh between instances, which SageMaker does not offer"
         yield Problem(("distribution", "launch"), message, "use `launch: torch`, or `launch: mpi`", code="CT031")
     refused = {"toolkit": entrypoint, "entrypoint": toolkit, "auto": None}[target.launch]
-    if toolkit and entrypoint == _FLAGS:
-        hint = "let the script read the value `True`, and remove `bare_flags`"
-        yield Problem(("bare_flags",), f"{toolkit}; but {entrypoint}", hint, code="CT031")
+    if toolkit and entrypoint in _OF_FIELDS:
+        field, hint = _OF_FIELDS[entrypoint]
+        yield Problem((field,), f"{toolkit}; but {entrypoint}", hint, code="CT031")
     elif toolkit and entrypoint:
         hint = "write an `entry_point`, and call its requirements file `requirements.txt`"
         yield Problem(("distribution", "type"), f"{toolkit}; but {entrypoint}", hint, code="CT031")
@@ -107,6 +114,7 @@ def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoi
         path: tuple[str, ...] = ("distribution", "type")
         if target.launch == "toolkit":
             path = ("command",) if job.command is not None else ("environment", "requirements")
+            path = _OF_FIELDS[refused][:1] if refused in _OF_FIELDS else path
         yield Problem(path, message, "leave out `launch` in the target's settings", code="CT031")
 
 
@@ -135,6 +143,8 @@ def _only_entrypoint(job: TrainingJob) -> Iterator[str]:
         yield f"the toolkit only installs a file called `{REQUIREMENTS}`"
     if has_bare_flags(job):
         yield _FLAGS
+    if job.arguments:
+        yield _ARGUMENTS
 
 
 def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -> Iterator[str]:
@@ -239,6 +249,7 @@ def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) ->
         "processes_per_instance": getattr(distribution, "processes_per_instance", None),
         "instance_groups": list(machines.spans) or None,
         "requirements": job.environment.requirements,
+        "arguments": [resolve_text(word, paths) for word in job.arguments] or None,
         "bare_flags": True if has_bare_flags(job) else None,
     }
     if isinstance(distribution, MPI | Horovod):

@@ -463,7 +463,7 @@ def _by_our_launcher(request: JsonObject) -> StartedScript | None:
         return None
     known = ("torchrun", "mpirun", "single")
     return StartedScript(
-        launcher=launch["launcher"] if launch["launcher"] in known else LAUNCH_KEY,
+        launcher=launch["launcher"] if launch["launcher"] in known and "arguments" not in launch else LAUNCH_KEY,
         archive=code["DataSource"]["S3DataSource"]["S3Uri"],
         channels=[channel for channel in channels if channel is not code],
         hyperparameters=_own(request, {LAUNCH_KEY}),
