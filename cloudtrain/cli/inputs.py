@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudtrain as ct
 from cloudtrain.api import check, load_job_file
 from cloudtrain.cli.terminal import say
-from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.errors import JobError, PreflightError, UsageError, did_you_mean, shortened
 from cloudtrain.job.file import array_of, format_of
+from cloudtrain.job.overrides import hint_without_file
 from cloudtrain.job.training import BUNDLED
+from cloudtrain.plans.plan import Finding
 from cloudtrain.system.files import expand_home
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.where import Where, where
@@ -39,13 +43,36 @@ _OF_A_QUEUE = ("queue", "priority")
 def job_of(options: SubmitOptions) -> JobFile:
     """Return the job of a file, of a bundled script, or of a Python script with its arguments. With `--each`, return a
     sweep that runs the job once for each combination of the values."""
-    file = _script_job(options) if options.job.endswith(".py") else _file_job(options)
+    with worded(options):
+        file = _script_job(options) if options.job.endswith(".py") else _file_job(options)
     if options.each:
         return array_of(file, options.each, parallel=options.parallel or 1)
     if options.parallel is not None:
         hint = "for a sweep, write `--set parallel=4`; for a job, add `--each hyperparameters.seed=1,2,3`"
         raise UsageError("`--parallel` needs `--each`", hint=hint, code="CT902")
     return file
+
+
+@contextmanager
+def worded(options: SubmitOptions) -> Iterator[None]:
+    """Let the hints of errors say `--set FIELD=VALUE` if the job is a script, because it has no file."""
+    try:
+        yield
+    except JobError as error:
+        raise JobError([_reworded(problem, options) for problem in error.problems]) from None
+    except PreflightError as error:
+        error.findings = tuple(_reworded(finding, options) for finding in error.findings)
+        raise
+
+
+def worded_plan(plan: Plan, options: SubmitOptions) -> Plan:
+    return replace(plan, findings=tuple(_reworded(finding, options) for finding in plan.findings))
+
+
+def _reworded(item: Any, options: SubmitOptions) -> Any:
+    """Return a finding or a problem with a hint for a script, if the job is one."""
+    hint = hint_without_file(item.hint, item.path) if item.hint and options.job.endswith(".py") else item.hint
+    return item._replace(hint=hint) if isinstance(item, Finding) else replace(item, hint=hint)
 
 
 def _file_job(options: SubmitOptions) -> JobFile:
@@ -85,6 +112,11 @@ def _script_job(options: SubmitOptions) -> JobFile:
     fields |= {"resources.gpu": model or None, "resources.gpus_per_instance": count or None}
     overrides = [f"{field}={value}" for field, value in fields.items() if value is not None]
     overrides += options.set_ or ()
+    whole = next((item for item in overrides if re.match(r"\s*(hyperparameters|arguments)\s*=", item)), None)
+    if arguments and whole is not None:
+        message = f"`--set {shortened(whole)}` would replace the arguments that follow `{script}`"
+        hint = "leave out one of them; `--set hyperparameters.epochs=3` sets one value"
+        raise UsageError(message, hint=hint, code="CT902")
     has_distribution = any(item.startswith("distribution.type=") for item in overrides)
     if options.processes_per_instance is not None and not has_distribution and distribution_of(script) is None:
         message = f"`{script}` imports no library for training with several processes"
@@ -150,10 +182,14 @@ def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
 
 def plan_of(file: JobFile, target: Where, options: SubmitOptions) -> Plan:
     ignore = list(options.ignore or ())
-    return ct.plan(file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of)
+    with worded(options):
+        plan = ct.plan(file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of)
+        return worded_plan(plan, options)
 
 
 def checked_plan_of(file: JobFile, target: Where, options: SubmitOptions, *, online: bool | None) -> Plan:
     """With `online=None`, the target is asked only if you have credentials."""
     ignore = list(options.ignore or ())
-    return check(file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of, online=online)
+    with worded(options):
+        plan = check(file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of, online=online)
+        return worded_plan(plan, options)

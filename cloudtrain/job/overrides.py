@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,7 +14,7 @@ from cloudtrain.documents.document import MAX_DEPTH, Content, Positions, Unreada
 from cloudtrain.documents.yaml_text import read_scalar
 from cloudtrain.errors import Problem, dotted, shortened
 from cloudtrain.job.explain import unknown_field
-from cloudtrain.job.nodes import Changes, Kind, SchemaNode, ValuePath, node_of_model
+from cloudtrain.job.nodes import JSON, Changes, Kind, SchemaNode, ValuePath, node_of_model
 from cloudtrain.job.training import PerTarget, TrainingJob
 
 _PART = re.compile(
@@ -70,6 +71,29 @@ def _for_script(problem: Problem, text: str, model: type[BaseModel]) -> Problem:
     if problem.code != "CT010" or not re.fullmatch(r"[\w-]+=[\w.+-]{1,40}", text):
         return problem
     return replace(problem, hint=f"for an option of your script, write `--set hyperparameters.{text}`")
+
+
+_FIELD = re.compile(r"`(?P<field>(?P<name>[a-z_]+): [^`]+)`(?: under `(?P<above>[\w.]+)`)?")
+"""A field with its value in a hint, as a job file has it: `gpu: H100`, or with its place: `type: torch` under `x`."""
+
+
+def hint_without_file(hint: str, path: ValuePath) -> str:
+    """Return the hint for a job without a file: `--set resources.gpu=H100` instead of `gpu: H100`. The fields belong to
+    the innermost part of `path`, the path of the wrong value, that has such a field."""
+
+    def options(match: re.Match[str]) -> str:
+        node, above = node_of_model(TrainingJob), match["above"] and tuple(match["above"].split("."))
+        for length, part in enumerate(() if above else (*path, "")):
+            above = path[:length] if match["name"] in node.field_names() else above
+            node = node.child(part) or JSON
+        try:
+            texts = read_document(match["field"], "yaml").positions.texts if above is not None else {}
+        except Unreadable:
+            texts = {}
+        words = [f"--set {quote(f'{dotted((*above, *inner))}={text}')}" for inner, text in texts.items()]
+        return f"`{' '.join(words)}`" if words else match[0]
+
+    return _FIELD.sub(options, hint)
 
 
 def _split(text: str) -> tuple[list[str], str]:

@@ -163,6 +163,9 @@ def test_arguments_and_hyperparameters_go_together(cli: Cli, script: str) -> Non
     plan = json.loads(cli("plan", "--json", "--set", "hyperparameters.lr=2", script, *typed).out)
     assert all(process["argv"][-6:] == [*typed, "--lr", "2"] for process in plan["processes"] if process["rank"] == 0)
     assert cli("plan", "--ignore", "LO103", "--each", "hyperparameters.seed=1,2", script, *typed).code == 0
+    for whole in ("hyperparameters=null", "hyperparameters={a: 1}", "arguments=[x]"):
+        refused = cli("plan", "--set", whole, script, *typed)
+        assert (refused.code, "would replace the arguments" in " ".join(refused.err.split())) == (2, True)
 
 
 def test_arguments_are_checked(cli: Cli, clean_environment: Path) -> None:
@@ -265,3 +268,22 @@ def test_saved_job_is_the_job(clean_environment: Path, words: list[str]) -> None
     script.write_text("print(1)\n")
     expected: Any = ct.TrainingJob.from_script(script, words)
     assert parse_job(job_text(script, words), format="yaml", file="job.yaml") == expected
+
+
+def test_hints_name_options(cli: Cli, script: str, clean_environment: Path) -> None:
+    """A script has no file to write fields into, so hints say `--set`; what they say works. For a job file they stay."""
+    toml = "[sagemaker]\nregion = 'eu-west-1'\nrole = 'arn:aws:iam::123456789012:role/R'\nbucket = 'bucket'\n"
+    (clean_environment / "cloudtrain.toml").write_text(toml)
+    refused = cli("plan", "--target", "sagemaker", script)
+    said = " ".join(refused.err.split())
+    assert refused.code == 2
+    assert "add `--set resources.instance_type.sagemaker=ml.g5.12xlarge`" in said
+    assert "`--set resources.gpus_per_instance=8`" in said
+    mended = ("--set", "resources.instance_type.sagemaker=ml.g5.12xlarge", "--set", "distribution.type=none")
+    planned = cli("plan", "--target", "sagemaker", *mended, "--nnodes", "2", script)
+    assert planned.code == 0, planned.err
+    assert "add `--set distribution.type=torch`" in " ".join(planned.out.split())
+    (clean_environment / "job.yaml").write_text(f"name: a\nentry_point: {script}\n")
+    assert "`instance_type: {sagemaker: ml.g5.12xlarge}`" in " ".join(
+        cli("plan", "--target", "sagemaker", "job.yaml").err.split()
+    )

@@ -101,8 +101,10 @@ def submit_command(
 def _send(
     file: JobFile, target: Where, submission: SubmitOptions, on_run: Callable[[Run], None], *, online: bool, quiet: bool
 ) -> Run:
+    from cloudtrain.cli import inputs
+
     try:
-        with listening(say):
+        with listening(say), inputs.worded(submission):
             return ct.submit(
                 file.work,
                 target,
@@ -111,7 +113,7 @@ def _send(
                 place_of=file.place_of,
                 online=online,
                 file=file,
-                on_plan=show_plan,
+                on_plan=lambda plan: show_plan(inputs.worded_plan(plan, submission)),
                 on_changes=None if quiet or not sys.stderr.isatty() else show_changes,
                 on_bytes=upload_progress(),
                 on_run=on_run,
