@@ -198,3 +198,40 @@ def test_doctor_finds_a_state_folder_that_cannot_be_made(
     result = cli("doctor")
     assert result.code == 2
     assert "CLOUDTRAIN_STATE_DIR" in result.out
+
+
+def test_init_finds_the_only_program(cli: Cli, clean_environment: Path) -> None:
+    """Of several files, the one that runs as a program is the script; of several programs, `init` names all."""
+    for name in ("model.py", "data.py"):
+        (clean_environment / name).write_text("X = 1\n")
+    main = "if __name__ == '__main__':\n    print(1)\n"
+    (clean_environment / "finetune.py").write_text(main)
+    assert cli("init", "one.yaml").code == 0
+    assert ct.load_job("one.yaml").entry_point == "finetune.py"
+    for name in ("evaluate.py", "pretrain.py"):
+        (clean_environment / name).write_text(main)
+    several = cli("init", "two.yaml")
+    said = " ".join(several.err.split())
+    assert several.code == 2
+    assert "several scripts could train: `evaluate.py`, `finetune.py`, `pretrain.py` [CT903]" in said
+    assert "`cloudtrain init two.yaml --script evaluate.py`" in said
+    assert not Path("two.yaml").exists()
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize(
+    ("target", "machine"), [("sagemaker", "ml.g5.xlarge"), ("azureml", "Standard_NC24ads_A100_v4")]
+)
+def test_the_template_has_what_a_cloud_asks_for(cli: Cli, clean_environment: Path, target: str, machine: str) -> None:
+    """With the commented environment in use, only the machine is to be named."""
+    (clean_environment / "train.py").write_text("print(1)\n")
+    (clean_environment / "cloudtrain.toml").write_text(
+        "[sagemaker]\nregion = 'eu-west-1'\nrole = 'arn:aws:iam::123456789012:role/R'\nbucket = 'bucket'\n"
+        "[azureml]\nsubscription_id = '00000000-0000-0000-0000-000000000000'\nresource_group = 'rg'\nworkspace = 'ws'\n"
+    )
+    assert cli("init").code == 0
+    text = Path("job.yaml").read_text()
+    used = re.sub(r"^# (?=environment:)|^# ?(?=  (?:framework|version):)", "", text, flags=re.MULTILINE)
+    Path("job.yaml").write_text(used)
+    planned = cli("plan", "job.yaml", "--target", target, "--set", f"resources.instance_type.{target}={machine}")
+    assert planned.code == 0, planned.out + planned.err

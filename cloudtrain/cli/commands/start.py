@@ -38,7 +38,9 @@ resources:
 # inputs:                     # a hyperparameter `data: "${{{{inputs.train}}}}"` tells the script where it is
 #   train: {{local: data/train, sagemaker: "s3://bucket/train", azureml: "azureml:train:1"}}
 
-# environment:
+# environment:                # the clouds need it: a framework with its version, or an image of your own
+#   framework: pytorch
+#   version: "2.8"
 #   secrets: {{HF_TOKEN: {{local: "env:HF_TOKEN", sagemaker: "secretsmanager:NAME", azureml: "keyvault:VAULT/NAME"}}}}
 
 # checkpoint: {{local: checkpoints}}   # a run that finds checkpoints there resumes
@@ -94,7 +96,7 @@ def init_command(
         raise UsageError(
             f"`{path}` already exists", hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
         )
-    training_script = script if script is not None else _script_in(path.parent)
+    training_script = script if script is not None else _script_in(path)
     if script is not None and not script.is_file():
         raise UsageError(
             f"there is no file `{script}`",
@@ -122,15 +124,22 @@ def init_command(
     say(f"next: {missing}{check}, {submit}")
 
 
-def _script_in(folder: Path) -> Path:
-    """Return the training script in a folder: `train.py`, or the only Python file. If the folder has neither, search
-    its subfolders `_FOLDERS` in the same way. If no script is found, return the path for a new `train.py`."""
+def _script_in(file: Path) -> Path:
+    """Return the training script beside a job file: `train.py`, the only Python file, or the only one that runs as a
+    program. If there is none, search the subfolders `_FOLDERS` in the same way. If no script is found, return the path
+    for a new `train.py`."""
+    folder = file.parent
     for place in (folder, *(folder / name for name in _FOLDERS)):
-        scripts = sorted(place.glob("*.py"))
+        scripts = sorted(path for path in place.glob("*.py") if path.is_file())
         if place / "train.py" in scripts:
             return place / "train.py"
-        if len(scripts) == 1:
-            return scripts[0]
+        mains = [path for path in scripts if len(scripts) == 1 or "__main__" in path.read_text(errors="replace")]
+        if len(mains) > 1:
+            names = ", ".join(f"`{path}`" for path in mains)
+            hint = f"choose one: {typed('cloudtrain', 'init', str(file), '--script', str(mains[0]))}"
+            raise UsageError(f"several scripts could train: {names}", hint=hint, code="CT903")
+        if mains:
+            return mains[0]
     return folder / "train.py"
 
 
