@@ -29,10 +29,10 @@ _SLOW, _MOST_SLOW = 0.01, 50
 _STEP = re.compile(
     r"(?<![a-z])(?:steps?|iter(?:ation)?s?)\b[\s:=#\[(]{0,4}([0-9]+)(?!\.?[0-9])(?:\s?/\s?([0-9]+))?", re.IGNORECASE
 )
-_EPOCH = re.compile(r"(?<![a-z])epochs?\b[\s:=#\[(]{0,4}([0-9]+)(?!\.?[0-9])", re.IGNORECASE)
-_POSITION = re.compile(r"[\[(]([0-9]+)/([0-9]+)")
-"""Where in the training a line was written, in the form that scripts print: `step 10`, `Epoch [2/5], Step
-[100/600]`."""
+_EPOCH = re.compile(r"(?i)(?<![a-z])(?:epochs?\b[\s:=#\[(]{0,4}|train:\s?(?=\d+\s?\[\s*\d+/))([0-9]+)(?!\.?[0-9])")
+_POSITION = re.compile(r"[\[(]\s*([0-9]+)/([0-9]+)")
+"""Where in the training a line was written, in the form that scripts print: `step 10`, `Epoch [2/5], Step [100/600]`,
+and timm's `Train: 0 [   6/12`."""
 
 
 class TooSlow(Exception):

@@ -116,3 +116,14 @@ def test_wrong_flags(cli: Cli, emulated: str, flags: tuple[str, ...], message: s
     assert result.code == 2
     assert message in result.err
     assert hint in result.err
+
+
+def test_patterns_read_what_the_script_prints(cli: Cli, clean_environment: Path) -> None:
+    """Also where the job runs as on Azure ML, which has no patterns of its own."""
+    (clean_environment / "train.py").write_text("print('step 2 loss: 0.25')\n")
+    (clean_environment / "job.yaml").write_text(
+        "name: digits\nentry_point: train.py\nenvironment: {framework: pytorch, version: '2.8'}\n"
+        "metrics: {loss: 'loss: ([0-9.]+)'}\n"
+    )
+    assert cli("submit", "job.yaml", "--emulate", "azureml").code == 0
+    assert json.loads(cli("status", "last", "--json").out)["metrics"] == {"step": 2.0, "loss": 0.25}

@@ -142,6 +142,7 @@ def specification(
         finishes=("worker",) if any(process.role == "ps" for process in started) else (),
         grace_period=grace_period,
         max_runtime=stage.job.max_runtime,
+        metrics=dict(stage.job.metrics) or None,
     )
 
 

@@ -48,6 +48,9 @@ def test_an_ordinary_script_has_a_curve(tmp_path: Path, cli: Cli) -> None:  # no
         ("epoch: 2 iter: 17 loss: 0.5", {"step": 17, "epoch": 2}),
         ("Epoch [2/5], Step [100/600], loss: 0.5", {"step": 1300, "epoch": 2}),
         ("Train Epoch: 1 [640/60000 (1%)]\tloss: 0.5", {"step": 60640, "epoch": 1}),
+        ("Epoch: [1][  6/12]\tloss: 0.5", {"step": 18, "epoch": 1}),
+        ("Train: 1 [   6/12 ( 50%)]  loss: 0.5", {"step": 18, "epoch": 1}),
+        ("train: 12 samples, loss: 0.5", {}),
         ("step time: 0.1 s, 12.5 steps/s, loss: 0.5", {}),
     ],
 )
