@@ -179,7 +179,7 @@ def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]
         for match in rule.pattern.finditer(text):
             groups = (number for number, part in enumerate(match.groups(), 1) if part)
             start, end = match.span(rule.group or next(groups, 0))
-            if _is_secret(rule, match, text[start:end], path):
+            if _is_secret(rule, match, text[start:end], path) and not _is_name(rule, text, start, end, path):
                 number = bisect_right(starts, start) - 1
                 shift = spans[number][0] - starts[number]
                 yield Match(rule, start + shift, end + shift)
@@ -204,6 +204,12 @@ def _is_secret(rule: SecretForm, match: re.Match[bytes], secret: bytes, path: st
     return not any(mark in _line(match) for mark in _MARKS) and not any(
         _is_allowed(item, match, secret, path, rule) for item in rule.allowed
     )
+
+
+def _is_name(rule: SecretForm, text: bytes, start: int, end: int, path: str) -> bool:
+    """Return whether a possible secret is a name in Python code, after a comma: `import T5Tokenizer, T5Model`."""
+    is_word = path.endswith((".py", ".ipynb")) and re.fullmatch(rb"[A-Za-z_]\w*", text[start:end])
+    return bool(not rule.certain and is_word and re.search(rb",\s*\Z", text[max(0, start - 80) : start]))
 
 
 def _is_allowed(allowed: Allowed, match: re.Match[bytes], secret: bytes, path: str, rule: SecretForm) -> bool:

@@ -209,3 +209,17 @@ def test_ordinary_code_loads_no_rules(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from transformers import T5Tokenizer, T5ForConditionalGeneration\n",
+        "train(tokenizer, T5ForConditionalGeneration )\n",
+    ],
+)
+def test_names_in_python_code_are_no_values(tmp_path: Path, text: str) -> None:
+    """A class beside a tokenizer is not its token; the same letters in quotes may be one."""
+    assert found_in(tmp_path, "train.py", text) == []
+    quoted = text.replace("T5ForConditionalGeneration", "'q5ForXk9dVtional7eneration'")
+    assert [finding.code for finding in found_in(tmp_path, "quoted.py", quoted)] == ["CT304"]
