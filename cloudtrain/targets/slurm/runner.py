@@ -103,8 +103,8 @@ _OF_FILES = (
 )
 """Parts of error messages that are about the shared folder and not about Slurm."""
 
-_COMMAND = re.compile(r"^(?:\w+: )?error: ")
-"""The prefix of a message: `sbatch: error: `."""
+_COMMAND = re.compile(r"^(?:\w+: )?error: |^(?:-?bash|cloudtrain): (?:line \d+: )?")
+"""The prefix of a message: `sbatch: error: `, or of the shell's own: `cloudtrain: line 3: `."""
 
 _SSH_FAILED, _NOT_FOUND = 255, 127
 
@@ -244,7 +244,7 @@ def find_errors(text: str) -> str:
     """Return the errors in the output of Slurm's commands, joined to one line. Without errors, return the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [_COMMAND.sub("", line) for line in lines if "error" in line or "failure" in line]
-    return shorten_line("; ".join(dict.fromkeys(errors or lines[-1:])))
+    return shorten_line("; ".join(dict.fromkeys(errors or [_COMMAND.sub("", line) for line in lines[-1:]])))
 
 
 def _drain(stream: IO[bytes] | None) -> Callable[[], bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,16 @@ def test_answers(tmp_path: Path, name: str) -> None:
     (finding,) = fake.service.check(job, fake.settings(), plan)
     assert [finding.code] == SBATCH[name][1]
     assert SBATCH[name][2] in finding.message
+
+
+def test_a_machine_without_slurm(tmp_path: Path) -> None:
+    """The finding names the missing command, without what the shell puts in front of it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for command in ("bash", "sed", "dirname"):
+        (folder / command).symlink_to(str(shutil.which(command)))
+    bare = Site(tmp_path, {"PATH": str(folder), "HOME": str(tmp_path)})
+    plan, _ = bare.plan(name="asked-1")
+    (finding,) = bare.service.check(TrainingJob(name="job", entry_point="train.py"), bare.settings(), plan)
+    said = "this machine's Slurm cannot be used: sinfo: command not found"
+    assert (finding.code, finding.message) == ("SL902", said)
