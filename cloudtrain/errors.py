@@ -9,6 +9,7 @@
     ├── RunNotFound         no run has that name                                                       exit 3
     ├── StoreError          the run store cannot be read or written                                    exit 4
     └── TargetError         the target refused, failed or cannot be reached                            exit 4
+        ├── NothingWritten      the run wrote nothing to the path                                          exit 1
         ├── TargetUnavailable   the target cannot be used from this machine                            exit 4
         └── TargetUnreachable   the target does not answer now; waiting calls try again                exit 4
 
@@ -212,6 +213,13 @@ class TargetError(CloudtrainError):
 
     exit_code = 4
     code = "CT941"
+
+
+class NothingWritten(TargetError):
+    """The run wrote nothing to this path."""
+
+    exit_code = 1
+    code = "CT935"
 
 
 class TargetUnavailable(TargetError):

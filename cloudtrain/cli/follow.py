@@ -182,15 +182,15 @@ def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
     written = run.written
     stopped = status.state is RunState.STOPPED
     output = "checkpoint" if stopped else "model" if not written or "model" in written else next(iter(written))
-    if has_work and not _has_files(written.get(output, "")):
-        return "work/"
-    if Path(folder := written.get(output, "")).is_dir() and not _has_files(folder):
-        output = next((name for name, place in written.items() if _has_files(place)), "")
+    if (run.directory or Path("-")).is_dir() and not _has_files(written.get(output, "")):
+        full = [name for name in written if re.match("model|outputs|checkpoint", name) and _has_files(written[name])]
+        output = "work/" if has_work else next(iter(full), "")
     return f"{output}/" if output in ("checkpoint", "model") else output
 
 
 def _has_files(folder: str) -> bool:
-    return Path(folder).is_dir() and any(Path(folder).iterdir()) if folder else False
+    place = Path(folder)
+    return bool(folder) and (place.is_file() or (place.is_dir() and any(place.iterdir())))
 
 
 def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:

@@ -127,3 +127,22 @@ def test_patterns_read_what_the_script_prints(cli: Cli, clean_environment: Path)
     )
     assert cli("submit", "job.yaml", "--emulate", "azureml").code == 0
     assert json.loads(cli("status", "last", "--json").out)["metrics"] == {"step": 2.0, "loss": 0.25}
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("target", ["azureml", "local", "sagemaker"])
+def test_nothing_to_download_is_no_failure(cli: Cli, clean_environment: Path, target: str) -> None:
+    """A run that saved nothing is followed by no command that would fail; `download` says what to do, with exit code 1,
+    also where the job has no output for a model."""
+    emulate = () if target == "local" else ("--emulate", target)
+    (clean_environment / "job.yaml").write_text(
+        "name: digits\ncommand: echo trained\nenvironment: {framework: pytorch, version: '2.8'}\n"
+        "resources: {instance_type: {sagemaker: ml.m5.xlarge}}\n"
+    )
+    result = cli("submit", "job.yaml", *emulate)
+    assert result.code == 0, result.err
+    assert "download" not in result.err
+    nothing = cli("download", "last", "model/")
+    assert nothing.code == 1
+    assert "wrote no files to `model/`" in nothing.err
+    assert "save the model in `runtime.model_dir()`" in nothing.err

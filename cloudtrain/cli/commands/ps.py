@@ -12,7 +12,7 @@ from cloudtrain.cli import options
 from cloudtrain.cli.options import LogLevel
 from cloudtrain.cli.runs import goes_on, moment_of, require_consent, run_named, seconds_of, status_json
 from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, show_table, typed
-from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.errors import NothingWritten, UsageError, did_you_mean
 from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
 from cloudtrain.plans.states import RunState
@@ -358,13 +358,12 @@ def download_command(
     source, new = source_of(run), is_new(folder)
     try:
         files = run.download(path, folder)
+    except NothingWritten:
+        files = []
     finally:
         if new:
             leave_out(folder, (source, Path()))
-    if json:
-        print_json([str(file) for file in files])
-    else:
-        print_lines(map(str, files))
+    print_json([str(file) for file in files]) if json else print_lines(map(str, files))
     lines = bundled(files, folder, source) if files and source is not None else []
     if lines:
         more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cloudtrain.errors import TargetError, UsageError, did_you_mean
+from cloudtrain.errors import NothingWritten, TargetError, UsageError, did_you_mean
 from cloudtrain.runtime.shards import leads_back
 from cloudtrain.system.private import make_private_folder, open_private
 from cloudtrain.system.staging import Staging, Unsafe
@@ -116,12 +116,12 @@ def copy_places(
     if name in chosen:
         files = _below(chosen[name], below)
         if below and not files:
-            raise TargetError(f"the run wrote nothing to `{path}`", hint=f"`{name}/` copies the whole output")
+            raise NothingWritten(f"the run wrote nothing to `{path}`", hint=f"`{name}/` copies the whole output")
         return _copy(files, destination)
     existing = [place for place in _find(path, places) if place.exists()]
     if not existing:
         hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in places)}"
-        raise TargetError(f"the run wrote nothing to `{path}`", hint=hint)
+        raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
     return _copy(dict(_files(existing)), destination)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from cloudtrain.errors import TargetError, TargetUnreachable, UsageError, did_you_mean
+from cloudtrain.errors import NothingWritten, TargetError, TargetUnreachable, UsageError, did_you_mean
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import LogLine
 from cloudtrain.system.staging import Staging
@@ -34,7 +34,7 @@ def download(runner: Runner, folder: ClusterFolder, path: str, destination: Path
     with landing(destination, odd_names=True) as staging:
         if path and not _copy(runner, _find(path, places), staging, ""):
             hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in places)}"
-            raise TargetError(f"the run wrote nothing to `{path}`", hint=hint)
+            raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
         for name, source in places.items() if not path else ():
             _copy(runner, source, staging, f"{name}/")
         return staging.move()

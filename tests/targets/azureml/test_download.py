@@ -248,7 +248,7 @@ def test_nothing_there_yet(service: AzureMLService, tmp_path: Path) -> None:
     service.submit(plan_of(outputs=BODY))
     with pytest.raises(TargetError, match="wrote nothing to `model`") as caught:
         service.download(REF, "model/", tmp_path)
-    assert "`outputs/plots/`" in (caught.value.hint or "")
+    assert (caught.value.exit_code, "`outputs/plots/`" in (caught.value.hint or "")) == (1, True)
     assert service.download(REF, "", tmp_path) == []
 
 

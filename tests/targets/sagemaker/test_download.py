@@ -137,7 +137,7 @@ def test_nothing_there_yet(service: SageMakerService, job: Job, tmp_path: Path) 
     """A job that has not ended has no model; the hint names what a run writes."""
     with pytest.raises(TargetError, match="wrote nothing to `model`") as caught:
         service.download(REF, "model/", tmp_path)
-    assert "`logs/`" in (caught.value.hint or "")
+    assert (caught.value.exit_code, "`logs/`" in (caught.value.hint or "")) == (1, True)
     assert service.download(REF, "", tmp_path) == []
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from cloudtrain.code.data import DataFile
 from cloudtrain.code.unpack import DamagedBundle, unpack
-from cloudtrain.errors import TargetError, TargetUnreachable, UsageError, did_you_mean
+from cloudtrain.errors import NothingWritten, TargetError, TargetUnreachable, UsageError, did_you_mean
 from cloudtrain.plans.plan import Upload
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.compile.places import FOLDER, NAMED_RESULTS, places_of
@@ -211,7 +211,7 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
         files.setdefault(_behind(file.name, path) or file.name.rpartition("/")[2], file)
     if not files and path:
         hint = f"this run can write to {', '.join(f'`{name}/`' for name in results.names)}"
-        raise TargetError(f"the run wrote nothing to `{path}`", hint=hint)
+        raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
     with landing(destination) as staging:
         places = [(file, staging.place(name)) for name, file in sorted(files.items())]
         run_concurrently(_FILES, lambda item, check: _fetch(*item, check), places)

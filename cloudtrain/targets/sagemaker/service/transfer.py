@@ -21,7 +21,7 @@ from threading import Lock
 from typing import Any
 
 from cloudtrain.code.data import DataFile
-from cloudtrain.errors import TargetError, UsageError, did_you_mean
+from cloudtrain.errors import NothingWritten, TargetError, UsageError, did_you_mean
 from cloudtrain.plans.plan import Upload
 from cloudtrain.plans.states import LogLine
 from cloudtrain.system.plugins import require
@@ -266,7 +266,7 @@ def download(
         files = staging.move()
     if not files:
         hint = f"a run writes to {', '.join(f'`{known}/`' for known in (*places, LOGS))}"
-        raise TargetError(f"the run wrote nothing to `{place}`", hint=hint, code="CT935")
+        raise NothingWritten(f"the run wrote nothing to `{place}`", hint=hint)
     return files
 
 
