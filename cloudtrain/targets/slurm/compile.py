@@ -15,7 +15,7 @@ from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Processes
 from cloudtrain.targets.common.compiling import Problems, option_problems
 from cloudtrain.targets.slurm.script import NAME, BatchLaunch, ClusterRun, batch_script, is_mpi, is_plug_in, launch
-from cloudtrain.targets.slurm.settings import Slurm
+from cloudtrain.targets.slurm.settings import Slurm, is_option
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
@@ -117,6 +117,10 @@ def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
             message = f"`{name}` cannot be the name of an environment variable in a batch script"
             hint = "use letters, digits and `_`, and do not begin with a digit"
             yield Problem(("environment", "variables", name), message, hint, code="CT031")
+    feature = value_for(job.resources.instance_type, NAME) if job.resources.instance_type else None
+    if not (feature or "").isprintable():
+        message, hint = "`instance_type` holds a line break or another control character", "write it on one line"
+        yield Problem(("resources", "instance_type"), message, hint, code="CT031")
     if job.resources.instance_groups:
         message = "`instance_groups` works only on SageMaker; all nodes of a Slurm job are of the same type"
         yield Problem(("resources", "instance_groups"), message, "use `instance_count`", code="CT031")
@@ -271,6 +275,10 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
         elif not (value is None or isinstance(value, str | int | bool)):
             message = f"`{name}` must be a single value for the option `--{name}`"
             hint = "write a text, a number or `true`"
+            problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
+        elif not is_option(f"--{name}={'' if value is None else value}"):
+            message = f"`{name}` is not a long option of sbatch with a value on one line"
+            hint = "write a name from `sbatch --help` and its value, such as `nice: 100`"
             problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
     if problems:
         raise JobError(problems)

@@ -132,9 +132,8 @@ def variable_of_slurm(subject: Subject) -> Iterator[Fault]:
     for name in subject.job.environment.variables:
         if name.startswith(("SLURM_", "SRUN_", "SBATCH_")):
             hint = "remove it; change Slurm's options with `extra_sbatch` or `slurm_overrides`"
-            yield Fault(
-                f"the variable `{name}` changes how `srun` starts the ranks", hint, ("environment", "variables", name)
-            )
+            message = f"the variable `{name}` changes how `srun` starts the ranks"
+            yield Fault(message, hint, ("environment", "variables", name))
 
 
 @rule("SL207", Level.NOTICE)
@@ -145,9 +144,8 @@ def no_time_limit(subject: Subject) -> Iterator[Fault]:
     Set `max_runtime`.
     """
     if subject.job.max_runtime is None:
-        yield Fault(
-            "the job sets no time limit, so the partition's limit applies", "add `max_runtime: 2h`", ("max_runtime",)
-        )
+        message = "the job sets no time limit, so the partition's limit applies"
+        yield Fault(message, "add `max_runtime: 2h`", ("max_runtime",))
 
 
 @rule("SL208", Level.NOTICE)

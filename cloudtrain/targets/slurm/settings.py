@@ -28,25 +28,28 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
             message = f"`shared_dir` must be an absolute path on the cluster, not `{folder}`"
             yield Problem(("shared_dir",), message, "write for example `/fsx/cloudtrain`", code="CT915")
         if any(letter in _UNFIT or ord(letter) < ord(" ") for letter in folder):
-            message = (
-                "`shared_dir` holds a character that Slurm replaces in file names: `%`, `\\` or a control character"
-            )
+            message = "`shared_dir` holds a character that Slurm replaces in file names: `%`, `\\` or a line break"
             yield Problem(("shared_dir",), message, "use another folder", code="CT915")
     if isinstance(host, str) and (not host or host.startswith("-") or not host.isprintable() or " " in host):
         message = f"`host` must be a name that `ssh` knows, not `{host}`"
         yield Problem(("host",), message, "write for example `login1` or `me@login.example.org`", code="CT915")
+    for name, value in slurm.items():
+        # In the script of `--format sbatch` an option is one line. A line break in its value would begin a command.
+        if isinstance(value, str) and not value.isprintable() and name not in ("host", "shared_dir"):
+            message = f"`{name}` holds a line break or another control character"
+            yield Problem((name,), message, f'write the value on one line: `{name} = "..."`', code="CT915")
     options = slurm.get("extra_sbatch")
     for number, option in enumerate(options if isinstance(options, list | tuple) else ()):
-        if isinstance(option, str) and not _is_option(option):
+        if isinstance(option, str) and not is_option(option):
             message = f"`{option}` is not a single long option of sbatch"
             name, gap, value = option.partition(" ")
-            is_near = gap and value and _is_option(nearest := f"{name}={value.strip()}")
+            is_near = gap and value and is_option(nearest := f"{name}={value.strip()}")
             hint = f'write `"{nearest}"`' if is_near else 'write for example `"--nice=100"`'
             yield Problem(("extra_sbatch", number), message, hint, code="CT915")
 
 
-def _is_option(text: str) -> bool:
-    """Return whether a text is a long option of sbatch, with `=` before its value."""
+def is_option(text: str) -> bool:
+    """Return whether a text is a long option of sbatch on one line, with `=` before its value."""
     name, _, value = text.removeprefix("--").partition("=")
     is_name = len(name) > 1 and name.isascii() and name.replace("-", "").isalnum() and not name.startswith("-")
     return text.startswith("--") and is_name and value.isprintable()

@@ -137,6 +137,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "waiting_override": ({"slurm_overrides": {"wait": True}}, "CT035", "remove it from the overrides"),
     "shortened_override": ({"slurm_overrides": {"arr": "0-3"}}, "CT035", "remove it from the overrides"),
     "nested_override": ({"slurm_overrides": {"nice": [1]}}, "CT035", "number"),
+    "override_of_two_lines": ({"slurm_overrides": {"nice": "1\ntouch x"}}, "CT035", "sbatch --help"),
+    "override_with_a_name_of_two_lines": ({"slurm_overrides": {"nice\ntouch x": 1}}, "CT035", "sbatch --help"),
+    "feature_of_two_lines": ({"resources": {"instance_type": {"slurm": "a100\ntouch x"}}}, "CT031", "one line"),
 }
 
 
@@ -186,6 +189,19 @@ def test_bad_settings(name: str) -> None:
     with pytest.raises(JobError) as caught:
         Slurm(**fields)
     assert said in str(caught.value)
+
+
+TEXTS = [name for name, field in Slurm.model_fields.items() if field.annotation in (str, str | None) and name != "type"]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_setting_begins_a_line_of_the_script(name: str) -> None:
+    """A line break within a setting would begin a command, or another option, of the script that sbatch runs."""
+    assert {"partition", "account", "qos", "constraint", "reservation", "gpu_type"} < set(TEXTS)
+    for value in ("gpu\ntouch x", "gpu\n#SBATCH --array=0-9", "/gpu\rx"):
+        with pytest.raises(JobError) as caught:
+            Slurm(**{name: value})
+        assert {problem.path for problem in caught.value.problems} == {(name,)}
 
 
 names = st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/%\\"), min_size=1)
