@@ -9,7 +9,7 @@ Exit codes:
     4     the target refused, failed, or cannot be reached
     70    a defect in cloudtrain
     74    the output cannot be written, for example on a full disk; a submitted run continues, and stderr names it
-    130   Ctrl-C; the followed run continues
+    130   Ctrl-C or SIGTERM; the followed run continues
     141   the reader of the output closed the pipe, as in `cloudtrain logs NAME | head`
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -37,6 +38,7 @@ def main() -> None:
         from cloudtrain.cli.terminal import mend_streams
 
         mend_streams()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: temporary folders are removed
         from cloudtrain.cli.app import run_command
 
         exit_code = run_command(sys.argv[1:])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.deadlines import DEADLINE
 
 SCRIPT = """\
 import os
@@ -104,3 +108,54 @@ def test_nothing_to_copy_leaves_no_folder(cli: Cli, project: Path) -> None:
     """A download that copies nothing makes no folder with an ignore file."""
     assert cli("download", "last", "checkpoint/", "--to", "none").code != 0
     assert not (project / "none").exists()
+
+
+LINKS = """\
+import os
+os.chdir(os.environ["CLOUDTRAIN_MODEL_DIR"])
+for folder in ("own", "../kept"):
+    os.mkdir(folder)
+    open(f"{folder}/weights.pt", "w").close()
+for link, to in (("kept", "../kept"), ("home", "PLACE"), ("own/again", "PLACE/private")):
+    os.symlink(to, link)
+"""
+
+
+def test_folders_of_others_are_not_copied(cli: Cli, clean_environment: Path, tmp_path: Path) -> None:
+    """A link to a folder of the run is followed. One to any other folder is not, and the command says so."""
+    (clean_environment / "train.py").write_text(LINKS.replace("PLACE", str(tmp_path)))
+    (clean_environment / "job.yaml").write_text("name: plain\nentry_point: train.py\n")
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/key").write_text("secret")
+    assert cli("submit", "job.yaml").code == 0
+    for path, of_model in (("", "model/"), ("model/", "")):
+        result = cli("download", "last", path, "--to", "got", "--json")
+        got = {Path(file).relative_to("got").as_posix() for file in json.loads(result.out)}
+        assert {name for name in got if name.endswith(".pt")} == {
+            f"{of_model}{name}/weights.pt" for name in ("own", "kept")
+        }
+        assert not any(name.endswith("key") for name in got)
+        said = " ".join(result.err.split())
+        assert f"model/home` is not copied: a link leads to the folder `{tmp_path}`" in said
+        assert f"model/own/again` is not copied: a link leads to the folder `{tmp_path}/private`" in said
+    for path in ("model/home", "model/home/private", "model/home/private/key", "model/own/again"):
+        result = cli("download", "last", path, "--to", "other")
+        assert (result.code, Path("other").exists()) == (4, False)
+
+
+@pytest.mark.slow
+def test_sigterm_leaves_nothing_half_done(cli: Cli, project: Path, state_dir: Path) -> None:
+    """A download that is ended removes what it had copied so far."""
+    (model,) = state_dir.glob("runs/*/model")
+    with (model / "weights.pt").open("wb") as file:
+        file.truncate(16 << 30)  # takes seconds to copy, and no space here
+    command = [sys.executable, "-m", "cloudtrain", "download", "last", "model/", "--to", "got"]
+    with subprocess.Popen(command, cwd=project) as process:
+        end = time.monotonic() + DEADLINE
+        while not list(project.glob("got/.cloudtrain-*/new/weights.pt")):
+            assert time.monotonic() < end
+            time.sleep(0.002)
+        process.terminate()
+        assert process.wait(DEADLINE) == 130
+    assert not list(project.glob("got/.cloudtrain-*"))
+    assert not list(project.glob("got/*.pt"))

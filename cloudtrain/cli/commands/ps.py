@@ -16,6 +16,7 @@ from cloudtrain.errors import NothingWritten, UsageError, did_you_mean
 from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
 from cloudtrain.plans.states import RunState
+from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
@@ -357,7 +358,8 @@ def download_command(
     folder = to if to is not None else Path(run.name)
     source, new = source_of(run), is_new(folder)
     try:
-        files = run.download(path, folder)
+        with listening(say):
+            files = run.download(path, folder)
     except NothingWritten:
         files = []
     finally:

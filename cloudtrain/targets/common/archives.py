@@ -11,11 +11,13 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 
 from cloudtrain.errors import NothingWritten, TargetError, UsageError, did_you_mean
 from cloudtrain.runtime.shards import leads_back
 from cloudtrain.system.private import make_private_folder, open_private
+from cloudtrain.system.processes import tell
 from cloudtrain.system.staging import Staging, Unsafe
 from cloudtrain.targets.contract import BundleWriter
 
@@ -89,27 +91,31 @@ Files = Mapping[str, Path]
 
 
 def copy_places(
-    places: Mapping[str, Places], path: str, destination: Path, *, chosen: Mapping[str, Files] | None = None
+    places: Mapping[str, Places], path: str, destination: Path, *, chosen: Mapping[str, Files] = {}, inside: Places = ()
 ) -> list[Path]:
     """Copy the run's files at `path` into the folder `destination`, which is created. Return the copies.
 
     The content of a folder goes directly into `destination`. An empty path copies everything, each output to its own
     subfolder. The path `outputs` copies each of the job's outputs to its own subfolder, and a path such as
     `model/weights.pt` copies one file. Existing files of the same name are replaced. If an error occurs, no file is
-    copied.
+    copied. Links out of the places and `inside` are followed to files, not to folders, which may be a home folder.
 
     Args:
         places: the folders of each output on this machine, by the output's name for `cloudtrain download`.
         chosen: more outputs, whose folders also hold other files. Maps each output's name to its files.
+        inside: more folders of the run.
     """
-    path, chosen = path.strip("/"), chosen or {}
+    path = path.strip("/")
+    tops = {*chain(*places.values()), *inside}
+    roots = tuple(f"{os.path.realpath(place)}/" for place in tops)
     if not path:
-        return _copy_named({**{name: dict(_files(folders)) for name, folders in places.items()}, **chosen}, destination)
+        found = {name: dict(_files(folders, roots)) for name, folders in places.items()}
+        return _copy_named({**found, **chosen}, destination)
     if path == "outputs" and path not in places:
         outputs = {name.removeprefix("outputs/"): places[name] for name in places if name.startswith("outputs/")}
         if outputs:
-            return _copy_named({name: dict(_files(folders)) for name, folders in outputs.items()}, destination)
-        name = "model" if any(_files(places.get("model", ()))) else next(filter(chosen.get, chosen), "model")
+            return _copy_named({name: dict(_files(folders, roots)) for name, folders in outputs.items()}, destination)
+        name = "model" if any(_files(places.get("model", ()), roots)) else next(filter(chosen.get, chosen), "model")
         hint = f"copy `{name}/`" + (": the script wrote into its working folder" if name in chosen else "")
         raise UsageError("the job declares no outputs except its model", hint=hint, code="CT935")
     name, _, below = path.partition("/")
@@ -119,10 +125,11 @@ def copy_places(
             raise NothingWritten(f"the run wrote nothing to `{path}`", hint=f"`{name}/` copies the whole output")
         return _copy(files, destination)
     existing = [place for place in _find(path, places) if place.exists()]
+    existing = [place for place in existing if place in tops or not _leaves(place, roots)]
     if not existing:
         hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in places)}"
         raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
-    return _copy(dict(_files(existing)), destination)
+    return _copy(dict(_files(existing, roots)), destination)
 
 
 def _find(path: str, places: Mapping[str, Places]) -> list[Path]:
@@ -135,7 +142,7 @@ def _find(path: str, places: Mapping[str, Places]) -> list[Path]:
     raise UsageError(f"`{path}` is not a result of the run", hint=hint, code="CT935")
 
 
-def _files(places: Places) -> Iterator[tuple[str, Path]]:
+def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
     """Of two files with the same relative path, the later one is used."""
     from cloudtrain.runtime.atomic import ASIDE
 
@@ -143,12 +150,23 @@ def _files(places: Places) -> Iterator[tuple[str, Path]]:
         if place.is_file():
             yield place.name, place
             continue
-        for folder, folders, names in os.walk(place, followlinks=True):
-            folders[:] = [name for name in folders if not (name.startswith(ASIDE) or leads_back(folder, name))]
+        for folder, below, names in os.walk(place, followlinks=True):
+            kept = [name for name in below if not (name.startswith(ASIDE) or leads_back(folder, name))]
+            below[:] = [name for name in kept if not _leaves(Path(folder, name), roots)]
             for name in sorted(names):
                 file = Path(folder, name)
                 if file.is_file():  # not a socket, not a link to nowhere
                     yield file.relative_to(place).as_posix(), file
+
+
+def _leaves(place: Path, roots: tuple[str, ...]) -> bool:
+    """Return whether a folder, or the folder of a file, is outside of the folders `roots`, and say so: a link leads
+    there."""
+    target = os.path.realpath(place if place.is_dir() else place.parent)
+    leaves = not f"{target}/".startswith(roots)
+    if leaves:
+        tell(f"`{place}` is not copied: a link leads to the folder `{target}`, which is not a part of the run")
+    return leaves
 
 
 def _below(files: Files, path: str) -> dict[str, Path]:
@@ -161,9 +179,8 @@ def _below(files: Files, path: str) -> dict[str, Path]:
 
 
 def _copy_named(places: Mapping[str, Files], destination: Path) -> list[Path]:
-    return _copy(
-        {f"{name}/{file}": path for name, files in places.items() for file, path in files.items()}, destination
-    )
+    named = {f"{name}/{file}": path for name, files in places.items() for file, path in files.items()}
+    return _copy(named, destination)
 
 
 def _copy(files: Mapping[str, Path], destination: Path) -> list[Path]:

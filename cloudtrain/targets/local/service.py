@@ -361,7 +361,7 @@ class LocalService:
         spec = folder.read_launch()
         has_work = path.strip("/").partition("/")[0] in ("", NAME, "outputs")
         work = working_files(spec, Path(folder.unpacked)) if has_work else {}
-        return copy_places(spec.downloads(), path, destination, chosen={NAME: work})
+        return copy_places(spec.downloads(), path, destination, chosen={NAME: work}, inside=[Path(folder.path)])
 
     def _unwritable(self, what: str, error: OSError) -> TargetError:
         return TargetError(f"{what} cannot be written: {error}", hint=f"make room, or {self._elsewhere()}")
