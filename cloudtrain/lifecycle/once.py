@@ -215,13 +215,13 @@ def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None])
 
 def _same(store: Store, sending: Sending) -> list[RunRecord]:
     """Return unfinished submissions of the same job from this store: first the accepted ones, then the others. Both
-    groups are ordered newest first."""
+    groups are ordered newest first. Those with a damaged counter are left out: it would give them another name."""
 
     def is_same(item: RunRecord) -> bool:
         is_key = item.key == sending.key
         if item.stage == "accepted":  # perhaps after a wait for earlier runs
             is_key = item.key.removeprefix(AFTER) == sending.key.removeprefix(AFTER)
-        return is_key and (item.submitter, item.store) == (sending.submitter, store.salt)
+        return is_key and item.counter > 0 and (item.submitter, item.store) == (sending.submitter, store.salt)
 
     return sorted(filter(is_same, reversed(store.unfinished())), key=lambda item: item.stage != "accepted")
 

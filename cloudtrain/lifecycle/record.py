@@ -254,7 +254,7 @@ def sent_of(store: Store | None, row: RunRecord) -> SentJob:
     if kept is None:
         raise RunNotFound(
             f"this machine has no record of what was sent for `{row.name}`",
-            hint="it was submitted from another machine, or by an older cloudtrain",
+            hint="it was submitted from another machine or by an older cloudtrain, or the record is damaged",
             code="CT971",
         )
     return SentJob(row.name, row.ref, row.created, kept)

@@ -218,6 +218,17 @@ def number(text: object) -> float | None:
     return value if isfinite(value) else None
 
 
+def amount(value: object) -> float | None:
+    """Return a time, a duration or a price from the database, which holds a value of any type in any column; None if
+    the value is not one. Dates end with the year 9999."""
+    return value if isinstance(value, int | float) and 0 <= value < 253_402_300_800 else None
+
+
+def text(value: object) -> str:
+    """Return a text from the database, even if it is stored as bytes or as a number."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 class Origin(NamedTuple):
     """The origin of a job's submission.
 

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from cloudtrain.lifecycle.records import (
     Label,
     Money,
     Origin,
+    amount,
     location_in,
     number,
+    text,
 )
 from cloudtrain.plans.states import AFTER, REHEARSAL, TRIAL, RunRef, RunState, RunStatus
 from cloudtrain.system.processes import Moment, ProcessLock, read_clock
@@ -61,14 +63,33 @@ class RunRecord:
         """The run's reference."""
         return RunRef(self.target, self.place or "", self.name)
 
+    @classmethod
+    def of_row(cls, row: Sequence[object], now: float) -> RunRecord:
+        """Return the run of a row. Of a damaged row, what can be read is kept: the target is asked for an unreadable
+        state, and a run with unreadable dates counts as new, so that nothing removes it."""
+        found: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
+        times = {name: amount(found[name]) for name in ("created", "started", "ended")}
+        numbers = {name: found[name] if isinstance(found[name], int) else 0 for name in ("counter", "seq")}
+        texts = {name: text(value) for name, value in found.items() if value is not None and name not in times}
+        found |= texts | times | numbers
+        found["created"] = next((moment for moment in times.values() if moment is not None), now)
+        found["stage"] = found["stage"] if found["stage"] in STAGES else "reported"
+        found["state"] = found["state"] if found["state"] in _STATES else RunState.PENDING.value
+        return cls(**found)
 
+
+_STATES = frozenset(state.value for state in RunState)
 _ENDED = ", ".join(f"'{state.value}'" for state in RunState if state.is_final)
 
 _OLD_REHEARSAL = f"(job_name LIKE '%{REHEARSAL}' AND state IN ({_ENDED}))"
 """SQL condition for a finished run of a rehearsal."""
 _NO_TRIAL = f"key NOT GLOB '{TRIAL}*'"
 
-_COLUMNS = ", ".join(field.name for field in fields(RunRecord))
+_COUNTED = "typeof(counter) = 'integer' AND counter < 1000000000"
+"""SQL condition for a counter that cloudtrain wrote. No counter would follow a damaged one."""
+
+_FIELDS = tuple(field.name for field in fields(RunRecord))
+_COLUMNS = ", ".join(_FIELDS)
 _OF_A_RUN = ("written", "origins", "labels", "sent", "money")
 """Tables with rows that belong to a run."""
 
@@ -86,6 +107,7 @@ class Store:
         self.salt = salt
         """Part of the run names that this store assigns."""
         self._db = db
+        db.text_factory = text  # bytes that are not UTF-8 would end the query
         db.create_function("number", 1, number, deterministic=True)
         self._folder = folder
         self._clock = clock
@@ -100,7 +122,7 @@ class Store:
         runs, including removed runs."""
         row = self._db.execute(
             "SELECT MAX(counter) FROM (SELECT counter, key, submitter FROM runs UNION ALL"
-            " SELECT counter, key, submitter FROM removed) WHERE key = ? AND submitter = ?",
+            f" SELECT counter, key, submitter FROM removed) WHERE key = ? AND submitter = ? AND {_COUNTED}",
             (key, submitter),
         ).fetchone()
         return (row[0] or 0) + 1
@@ -121,13 +143,13 @@ class Store:
         """
         with self._writing():
             taken = self._db.execute(
-                "SELECT 1 FROM runs WHERE name = ? OR (key = ? AND submitter = ? AND counter >= ?)",
+                f"SELECT 1 FROM runs WHERE name = ? OR (key = ? AND submitter = ? AND counter >= ? AND {_COUNTED})",
                 (record.name, record.key, record.submitter, record.counter),
             ).fetchone()
             lock = None if taken else self.lock(record.name)
             if lock is None:
                 return None
-            values = [getattr(record, field.name) for field in fields(RunRecord)]
+            values = [getattr(record, field) for field in _FIELDS]
             marks = ", ".join("?" * len(values))
             self._db.execute(f"INSERT INTO runs ({_COLUMNS}) VALUES ({marks})", values)
             places = [(record.name, what, place) for what, place in (outputs or {}).items()]
@@ -166,10 +188,11 @@ class Store:
     def remove(self, name: str) -> None:
         """Remove a run whose submission is at stage `reported`; do nothing at an earlier stage. The run's name is never
         used again."""
+        earlier = ", ".join(f"'{stage}'" for stage in STAGES[:-1])
         with self._writing():
             self._db.execute(
                 "INSERT OR REPLACE INTO removed (name, key, submitter, counter)"
-                " SELECT name, key, submitter, counter FROM runs WHERE name = ? AND stage = 'reported'",
+                f" SELECT name, key, submitter, counter FROM runs WHERE name = ? AND stage NOT IN ({earlier})",
                 (name,),
             )
             if self._db.execute("SELECT changes()").fetchone()[0]:
@@ -215,7 +238,7 @@ class Store:
             self._db.execute("UPDATE sent SET dirty = ?, difference = ? WHERE name = ?", (*difference, name))
 
     def kept(self, name: str) -> JobRecord | None:
-        """Return the data that was sent for a run; None if the store has no record of it."""
+        """Return the data that was sent for a run; None if the store has no record of it, or a damaged one."""
         row = self._db.execute(
             "SELECT version, file, bundle, commit_id, branch, dirty, difference, content, files, hourly FROM sent"
             " LEFT JOIN bundles ON bundles.sha256 = sent.bundle LEFT JOIN money ON money.name = sent.name"
@@ -225,27 +248,36 @@ class Store:
         if row is None:
             return None
         *columns, content, files, hourly = row
-        data = _unpack(content) | dict(zip(_IN_COLUMNS, columns, strict=True))
-        data |= {name: tuple(data[name]) for name in ("overrides", "hidden")}
-        data["dirty"] = None if data["dirty"] is None else bool(data["dirty"])
-        entries = () if files is None else tuple(KeptFile(*item) for item in _unpack(files))
-        return JobRecord(**data, files=entries, hourly=hourly)
+        with suppress(zlib.error, TypeError, ValueError, KeyError):
+            data = _unpack(content) | dict(zip(_IN_COLUMNS, columns, strict=True))
+            data |= {name: tuple(map(text, data[name])) for name in ("overrides", "hidden")}
+            data["dirty"] = None if data["dirty"] is None else bool(data["dirty"])
+            entries = () if files is None else tuple(KeptFile(*item) for item in _unpack(files))
+            kept = JobRecord(**data, files=entries, hourly=amount(hourly))
+            plan = kept.plan
+            parts = (kept.job, kept.settings, plan, plan["request"], plan["summary"], *plan["uploads"])
+            names = (plan["sha256"], plan["run_name"], plan["target"])
+            texts = (kept.kind, kept.settings["type"], kept.rerun_of or "", *names)
+            whole = [isinstance(part, dict) for part in parts] + [isinstance(item, str) for item in texts]
+            return kept if all(whole) and bytes not in map(type, columns) else None
+        return None
 
     def money(self) -> dict[str, Money]:
         """Return the known costs of each run, by the run's name."""
         rows = self._db.execute("SELECT name, hourly, billable_seconds, cost FROM money")
-        return {name: Money(*rest) for name, *rest in rows}
+        return {name: Money(*map(amount, rest)) for name, *rest in rows}
 
     def tags(self) -> dict[str, dict[str, str]]:
         """Return the tags of each run that has tags, by the run's name."""
         tags: dict[str, dict[str, str]] = {}
         for name, key, value in self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'"):
-            tags.setdefault(name, {})[key] = value
+            tags.setdefault(text(name), {})[text(key)] = text(value)
         return tags
 
     def tag_keys(self) -> list[str]:
         """Return the keys of all tags of runs."""
-        return [key for (key,) in self._db.execute("SELECT DISTINCT key FROM labels WHERE kind = 'tag' ORDER BY key")]
+        rows = self._db.execute("SELECT DISTINCT CAST(key AS TEXT) FROM labels WHERE kind = 'tag' ORDER BY 1")
+        return [key for (key,) in rows]
 
     def get(self, name: str) -> RunRecord | None:
         """Return the run with exactly that name; None if the store has none."""
@@ -328,8 +360,8 @@ class Store:
         """Return the origin of a run. If the origin is unknown, all its fields are empty."""
         row = self._db.execute("SELECT folder, project, terminal FROM origins WHERE name = ?", (name,)).fetchone()
         labels = self._db.execute("SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,))
-        folder, project, terminal = row or NOWHERE[:3]
-        return Origin(folder, project, terminal, tuple(Label(*label) for label in labels))
+        folder, project, terminal = map(text, row or NOWHERE[:3])
+        return Origin(folder, project, terminal, tuple(Label(*map(text, label)) for label in labels))
 
     def unfinished(self) -> list[RunRecord]:
         """Return the runs whose submission has not reached stage `reported`: it is in progress, or was interrupted."""
@@ -338,12 +370,13 @@ class Store:
     def outputs_of(self, name: str) -> dict[str, str]:
         """Return the location, a path or URI, of each output of a run. The keys are `model`, `checkpoint` and
         `outputs/NAME`."""
-        return dict(self._db.execute("SELECT what, place FROM written WHERE name = ? ORDER BY what", (name,)))
+        rows = self._db.execute("SELECT what, place FROM written WHERE name = ? ORDER BY what", (name,))
+        return {text(what): text(place) for what, place in rows}
 
     def journal(self, name: str) -> list[tuple[str, Moment]]:
         """Return each stage that a submission reached, with the time."""
         rows = self._db.execute("SELECT stage, at, boot, uptime FROM journal WHERE name = ? ORDER BY id", (name,))
-        return [(stage, Moment(*moment)) for stage, *moment in rows]
+        return [(stage, Moment(amount(at) or 0.0, text(boot), amount(up) or 0.0)) for stage, at, boot, up in rows]
 
     def seconds_since(self, name: str, stage: str, *, at_least: bool = False) -> float:
         """Return the seconds since a submission last reached a stage; infinity if it never reached the stage.
@@ -396,7 +429,9 @@ class Store:
         self._db.execute("INSERT INTO journal (name, stage, at, boot, uptime) VALUES (?, ?, ?, ?, ?)", values)
 
     def _select(self, tail: str, values: Sequence[object]) -> list[RunRecord]:
-        return [RunRecord(*found) for found in self._db.execute(f"SELECT {_COLUMNS} FROM runs {tail}", tuple(values))]
+        rows = self._db.execute(f"SELECT {_COLUMNS} FROM runs {tail}", tuple(values))
+        now = self.now()
+        return [RunRecord.of_row(row, now) for row in rows]
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
