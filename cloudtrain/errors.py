@@ -41,6 +41,11 @@ class CloudtrainError(Exception):
         self.hint = hint or more_about(self.code)
 
     def __str__(self) -> str:
+        # Names in a message may hold control characters, which a terminal would obey.
+        letters = (one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in self._text())
+        return "".join(letters)
+
+    def _text(self) -> str:
         return f"{self.message}\n\nhint: {self.hint}"
 
     @property
@@ -125,7 +130,7 @@ class _Problems(CloudtrainError):
         """All mistakes, in the order of the file."""
         return self._problems
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         blocks = []
         for problem in self.problems:
             lines = [problem.message]
@@ -184,7 +189,7 @@ class PreflightError(CloudtrainError):
         self.findings = tuple(findings)
         self._errors = tuple(errors)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return "\n\n".join([self.message, *self._errors, f"hint: {self.hint}"])
 
 

@@ -112,14 +112,17 @@ class Links:
         """Return the target of the link at `path`, relative to the folder of the link, with `..` only at the start.
 
         Raises:
-            BrokenLink: the link leaves the tree, is in a loop or leads into one, or leads to nothing in the bundle.
+            BrokenLink: the link leaves the tree, is in a loop or leads into one, or leads to nothing in the bundle. A
+                link to a folder that contains it is a loop, too, for programs that follow links to folders.
         """
         place = tuple(path.split("/"))
         start, parts = self._split(place[:-1], self._links[place])
         last = parts.pop() if parts and parts[-1] not in (".", "..") else None
         parent = self._follow(start, parts, iter(range(_MOST_HOPS)))
         aim = parent if last is None else (*parent, last)
-        self._follow(parent, [] if last is None else [last], iter(range(_MOST_HOPS)))
+        end = self._follow(parent, [] if last is None else [last], iter(range(_MOST_HOPS)))
+        if end == place[: len(end)]:
+            raise BrokenLink("is a folder that contains the link")
         return os.path.relpath("/" + "/".join(aim), "/" + "/".join(place[:-1]))
 
     def _split(self, folder: Place, target: str) -> tuple[Place, list[str]]:

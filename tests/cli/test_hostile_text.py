@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cloudtrain as ct
 from cloudtrain.cli.live import LineFormat
 from cloudtrain.plans.states import LogLine
 from tests.cli.conftest import Cli, Result
@@ -308,3 +309,15 @@ def test_what_is_printed_to_be_typed_can_be_pasted(cli: Cli, clean_environment: 
     argv = ["bash", "-c", f"printf %s {command[1]}"]
     assert subprocess.run(argv, capture_output=True, check=True, text=True).stdout == str(folder / "job.yaml")
     assert not (clean_environment / "pwned").exists()
+
+
+def test_an_error_as_text(clean_environment: Path) -> None:
+    """Python prints `str(error)` below a traceback: there, too, no character acts on the terminal."""
+    (clean_environment / "job.json").write_text(json.dumps({"name": "digits", "entry_point": "train.py", NAMES: EVIL}))
+    errors = []
+    for attempt in (lambda: ct.run(EVIL), lambda: ct.load_job("job.json"), lambda: ct.runs(where=[EVIL])):
+        with pytest.raises(ct.CloudtrainError) as caught:
+            attempt()
+        errors.append(str(caught.value))
+    assert not any(unseen_in(error) for error in errors)
+    assert all("\\x1b[2J" in error for error in errors)

@@ -42,14 +42,17 @@ def targets(root: Path) -> dict[str, str | None]:
         ("x", "alias/b.py", "pkg/b.py"),
         ("x", "alias/../a.py", "a.py"),
         ("x", "deep/../../a.py", "a.py"),
-        ("pkg/x", "..", ".."),
-        ("x", ".", "."),
+        ("pkg/x", "../other", "../other"),
         ("x", "y", "y"),
     ],
 )
 def test_a_link_inside_is_kept_in_its_plainest_form(tmp_path: Path, link: str, target: str, kept: str) -> None:
     """It points where it pointed, without detours through other links."""
-    root = fill(tmp_path / "src", ["a.py", "pkg/b.py", "pkg/in/c.py"], {"alias": "pkg", "deep": "pkg/in", "y": "a.py"})
+    root = fill(
+        tmp_path / "src",
+        ["a.py", "pkg/b.py", "pkg/in/c.py", "other/d.py"],
+        {"alias": "pkg", "deep": "pkg/in", "y": "a.py"},
+    )
     (root / link).symlink_to(target)
     assert targets(root)[link] == kept
     tree = scan(root)
@@ -69,10 +72,10 @@ def test_an_absolute_link_inside_becomes_relative(tmp_path: Path) -> None:
 
 
 def test_links_to_folders_are_not_walked(tmp_path: Path) -> None:
-    """A link to a folder above it is one entry, not an endless tree."""
-    root = fill(tmp_path, ["a/b.py"], {"a/up": ".."})
+    """A link to a folder beside it is one entry."""
+    root = fill(tmp_path, ["a/b.py", "c/d.py"], {"a/c": "../c"})
     tree = scan(root)
-    assert [entry.path for entry in tree.entries if entry.path not in tree.added] == ["a/b.py", "a/up"]
+    assert [entry.path for entry in tree.entries if entry.path not in tree.added] == ["a/b.py", "a/c", "c/d.py"]
 
 
 @pytest.mark.parametrize(
@@ -80,18 +83,21 @@ def test_links_to_folders_are_not_walked(tmp_path: Path) -> None:
     [
         ("../outside.py", "is outside `source_dir`"),
         ("/etc/hostname", "is outside `source_dir`"),
-        ("up/../outside.py", "is outside `source_dir`"),
+        ("up/../../outside.py", "is outside `source_dir`"),
         ("../src/a.py", "is outside `source_dir`"),
         ("missing.py", "is not in the bundle: `missing.py` is ignored, an empty folder or missing"),
         ("a.py/b", "is not in the bundle: `a.py/b` is ignored, an empty folder or missing"),
         ("left.bin", "is not in the bundle: `left.bin` is ignored, an empty folder or missing"),
         ("empty", "is not in the bundle: `empty` is ignored, an empty folder or missing"),
         ("link", "leads back to itself"),
+        (".", "is a folder that contains the link"),
+        ("./", "is a folder that contains the link"),
+        ("up/..", "is a folder that contains the link"),
     ],
 )
 def test_a_link_that_would_be_broken_is_refused(tmp_path: Path, target: str, reason: str) -> None:
     """The error names the link, where it points, why not, and the line that leaves it out."""
-    root = fill(tmp_path / "src", ["a.py", "left.bin", "pkg/b.py"], {"up": "pkg/.."})
+    root = fill(tmp_path / "src", ["a.py", "left.bin", "pkg/b.py"], {"up": "pkg"})
     (root / "empty").mkdir()
     (root / ".cloudtrainignore").write_text("*.bin\n")
     (tmp_path / "outside.py").write_text("")
