@@ -35,8 +35,8 @@ def rules_page() -> str:
         "# Preflight rules and errors",
         "",
         "Written by `make docs` from the source. `cloudtrain explain CODE` prints one. An error stops a submit, a",
-        "warning does not; `--ignore CODE` silences either. The errors at the end come before any rule looks, and",
-        "cannot be ignored.",
+        "warning does not; `--ignore CODE` silences either, except rules about `max_cost`. The errors at the end come",
+        "before any rule looks, and cannot be ignored.",
     ]
     for prefix, title in _families().items():
         rules = [rule for rule in all_rules() if rule.code.startswith(prefix)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from cloudtrain.code.tree import Tree
 from cloudtrain.documents.toml_json import load_toml
@@ -257,6 +257,7 @@ class Fault(NamedTuple):
 
 
 Check = Callable[[Subject], Iterable[Fault]]
+_Check = TypeVar("_Check", bound=Check)
 
 
 class Rule(NamedTuple):
@@ -305,6 +306,13 @@ _IN_PLACE = r"add |call |did you mean|write(?: for example)? `(?!\w+: )[^`]+`$"
 """Hints that also fit a value in the overrides: a field to add beside it, or another value."""
 
 registered: dict[str, Rule] = {}
+money_checks: set[Check | None] = set()
+
+
+def about_money(check: _Check) -> _Check:
+    """Mark a check that keeps a budget: whoever ignored its rules would set the budget."""
+    money_checks.add(check)
+    return check
 
 
 def rule(code: str, level: Level) -> Callable[[Check], Check]:
@@ -402,17 +410,19 @@ def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool =
     `portable` applies only the portable rules, for a job that could not be compiled to a request.
 
     Raises:
-        UsageError: `ignore` names a rule that does not exist.
+        UsageError: `ignore` names a rule that does not exist, or one about the budget.
     """
-    ignored = {rule_named(code).code for code in ignore}
+    ignored = {rule_named(code) for code in ignore}
+    for kept in (rule for rule in ignored if rule.check in money_checks):
+        hint = "shorten `max_runtime`, use smaller instances, or raise `max_cost` in `cloudtrain.toml`"
+        raise UsageError(f"`{kept.code}` keeps your budget, so it cannot be ignored", hint=hint)
     load_rules(subject.target)
     prefixes = (PORTABLE,) if portable else (PORTABLE, subject.target.prefix)
-    codes = (code for code in sorted(registered) if code.startswith(prefixes) and code not in ignored)
-    rules = [registered[code] for code in codes]
+    rules = [registered[code] for code in sorted(registered) if code.startswith(prefixes)]
     if subject.processing is not None:
         only_training = subject.target.parts.get("training_rules", "").split()
         rules = [rule for rule in rules if rule.module not in only_training]
-    findings = [finding for rule in rules for finding in rule.findings(subject)]
+    findings = [finding for rule in rules if rule not in ignored for finding in rule.findings(subject)]
     return tuple(sorted(findings, key=lambda finding: (_ORDER.index(finding.level.value), finding.code)))
 
 

@@ -16,7 +16,7 @@ from cloudtrain.job.model import OVERRIDES, format_duration
 from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.table import InstanceType, Price
 from cloudtrain.plans.processes import Processes
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, is_written, plural
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, about_money, is_written, plural
 from cloudtrain.rules.facts import better_network, fabric, last_day, successor, with_rdma
 
 # Rules about the maximum run time of a job and its maximum cost (hourly price times maximum run time).
@@ -55,6 +55,7 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
         yield Fault(message, "add for example `max_runtime: 4h`", _limit(subject))
 
 
+@about_money
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """The job could cost more than the budget.
 
@@ -64,15 +65,18 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     price = subject.reading.machines.price
     if budget is None or price is None or run is None or price.over(run) <= budget:
         return
+    file = getattr(subject.settings, "budget_file", None)
+    where = f" in `{file}`" if file else ""
     affordable = int(budget / price.hourly * 3600)
     hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
     yield Fault(
-        f"the job can cost {cost_text(price, run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}",
+        f"the job can cost {cost_text(price, run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}{where}",
         hint if affordable >= _SHORTEST else "use fewer or smaller instances, or raise `max_cost`",
         _limit(subject),
     )
 
 
+@about_money
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
     """The price is unknown, so cloudtrain cannot enforce the budget.
 

@@ -6,6 +6,9 @@ import getpass
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from itertools import product
+from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +33,7 @@ class TargetSettings(Model):
     """The name of the target."""
 
     _files: tuple[str, ...] = PrivateAttr(default=())
+    _budget_file: str | None = PrivateAttr(default=None)
 
     @property
     def settings_files(self) -> tuple[str, ...]:
@@ -37,19 +41,24 @@ class TargetSettings(Model):
         return self._files
 
     @property
+    def budget_file(self) -> str | None:
+        """The settings file that sets the budget; None if no file does."""
+        return self._budget_file
+
+    @property
     def emulated_target(self) -> str | None:
         """The name of the target that a run with these settings emulates on this machine; None without emulation."""
         return None
 
-    def from_files(self, files: tuple[str, ...]) -> Self:
-        """Return the same settings with `settings_files` set to `files`."""
+    def from_files(self, files: tuple[str, ...], budget_file: str | None = None) -> Self:
+        """Return the same settings with `settings_files` set to `files`, and with that `budget_file`."""
         same = self.model_copy()
-        same._files = files  # type: ignore[misc]  # only fields are frozen
+        same._files, same._budget_file = files, budget_file  # type: ignore[misc]  # only fields are frozen
         return same
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the given fields replaced, like `Model.replace`. The copy keeps `settings_files`."""
-        return super().replace(**changes).from_files(self._files)
+        return super().replace(**changes).from_files(self._files, self._budget_file)
 
 
 # A `cloudtrain.toml` file: its tables and the position of each value. A `ValuePath` is the keys that lead to a value.
@@ -186,13 +195,27 @@ class Settings(NamedTuple):
             raise SettingsError.of([problem if problem.file else replace(problem, path=())])
         profile = profile or self.environ.get("CLOUDTRAIN_PROFILE")
         fields = dict((self.tables or {}).get(name, {})) | self._profile(profile).get(name, {})
+        bases = [*([("profiles", profile, name)] if profile else []), (name,)]
         try:
-            settings: TargetSettings = find_target(name).settings(**fields)
+            settings = self._with_budget(find_target(name).settings(**fields), bases)
         except JobError as error:
-            bases = [*([("profiles", profile, name)] if profile else []), (name,)]
             raise SettingsError.of([_placed(problem, self.sources, bases) for problem in error.problems]) from None
         flags = {key: value for key, value in flags.items() if value is not None}
-        return (settings.replace(**flags) if flags else settings).from_files(tuple(map(str, self.files)))
+        settings = settings.replace(**flags) if flags else settings
+        return settings.from_files(tuple(map(str, self.files)), settings.budget_file)
+
+    def _with_budget(self, settings: TargetSettings, bases: Sequence[ValuePath]) -> TargetSettings:
+        """Return the settings with the budget of the user's own file, if it is lower than that of the project's file,
+        which whoever submits may edit. `bases` are the tables of the settings, the strongest first."""
+        budgets: dict[str, Any] = {}
+        for base, source in product(bases, reversed(self.sources)):
+            if (path := (*base, "max_cost")) in source.positions.values:
+                budgets.setdefault(str(source.path), reduce(getitem, path, source.tables))
+        file, own = next(iter(budgets), None), str(own_file())
+        if own in budgets:
+            lower: Any = settings.replace(max_cost=budgets[own])
+            settings, file = (lower, own) if lower.max_cost < getattr(settings, "max_cost", 0.0) else (settings, file)
+        return settings.from_files((), file)
 
     def _profile(self, name: str | None) -> Mapping[str, Any]:
         if name is None:
@@ -232,13 +255,17 @@ def debug_wanted() -> bool:
     return os.environ.get("CLOUDTRAIN_DEBUG", "") not in ("", "0")
 
 
-def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
-    """Yield the paths of the existing settings files: the user's, then the project's, which takes precedence."""
+def own_file() -> Path:
+    """Return the path of the user's own settings file, which applies to all projects."""
     from platformdirs import user_config_path
 
-    user = user_config_path("cloudtrain", appauthor=False) / FILE_NAME
-    if os.path.lexists(user):
-        yield user
+    return user_config_path("cloudtrain", appauthor=False) / FILE_NAME
+
+
+def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
+    """Yield the paths of the existing settings files: the user's, then the project's, which takes precedence."""
+    if os.path.lexists(own_file()):
+        yield own_file()
     start = (cwd / near) if near is not None else cwd
     for folder in (start, *start.parents, cwd, *cwd.parents):
         if os.path.lexists(folder / FILE_NAME):

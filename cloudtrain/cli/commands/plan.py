@@ -12,7 +12,7 @@ from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, wi
 from cloudtrain.cli.terminal import print_json, say, show, show_table, typed
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, more_about
 from cloudtrain.plans.document import Block, Document, Heading, Lines, Text, visible, visible_json
-from cloudtrain.rules.engine import all_rules, rule_named
+from cloudtrain.rules.engine import all_rules, money_checks, rule_named
 from cloudtrain.targets.registry import target_of
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def _explanation_of(code: str) -> Explanation:
 
 
 def _of_rule(rule: Rule) -> Explanation:
-    return Explanation(rule.code, str(rule.level), rule.summary, rule.explanation, can_be_ignored=True)
+    return Explanation(rule.code, str(rule.level), rule.summary, rule.explanation, rule.check not in money_checks)
 
 
 def _of_error(error: ErrorCode) -> Explanation:

@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Subject, plural, positive_count, rule
+from cloudtrain.rules.engine import Fault, Subject, about_money, plural, positive_count, rule
 from cloudtrain.rules.facts import counterpart, has_rdma_somewhere
 from cloudtrain.rules.machines import instead, needs_network, over_ethernet
 from cloudtrain.targets.azureml.catalogue import guess, nearest_size
@@ -242,6 +242,7 @@ def no_limit(subject: Subject) -> Iterator[Fault]:
 
 
 @rule("AZ412", Level.ERROR)
+@about_money
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """The job could cost more than the budget.
 
@@ -253,6 +254,7 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 
 
 @rule("AZ413", Level.WARNING)
+@about_money
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
     """cloudtrain cannot check the budget, because it does not know the price.
 

@@ -10,7 +10,7 @@ from cloudtrain.errors import did_you_mean
 from cloudtrain.job.model import format_duration, overrides_of
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, rows_at, rule, text_at, value_at
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, about_money, rows_at, rule, text_at, value_at
 from cloudtrain.targets.sagemaker.catalogue.images import registries
 from cloudtrain.targets.sagemaker.catalogue.shapes import ShapeViolation, violations
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
@@ -349,6 +349,7 @@ def default_runtime(subject: Subject) -> Iterator[Fault]:
 
 
 @rule("SM412", Level.ERROR)
+@about_money
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """The job could cost more than the budget.
 

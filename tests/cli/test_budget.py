@@ -1,0 +1,80 @@
+"""A budget holds: whoever submits a job cannot ignore it, and cannot raise the one in the person's own settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+JOB = """\
+name: digits
+entry_point: train.py
+max_runtime: 2h
+environment: {framework: pytorch, version: "2.8"}
+resources: {instance_type: ml.p4d.24xlarge}
+"""
+ROLE = 'role = "arn:aws:iam::111122223333:role/train"\nregion = "eu-west-1"\n'
+
+
+@pytest.fixture
+def project(clean_environment: Path) -> Path:
+    """A job that can cost some 60 dollars."""
+    (clean_environment / "train.py").write_text("")
+    (clean_environment / "job.yaml").write_text(JOB)
+    return clean_environment
+
+
+def settings(folder: Path, text: str) -> Path:
+    """Write a settings file into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cloudtrain.toml").write_text(text)
+    return folder / "cloudtrain.toml"
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "submit"])
+@pytest.mark.parametrize("code", ["SM412", "sm412", "SM413", "AZ412", "AZ413"])
+def test_a_budget_cannot_be_ignored(cli: Cli, project: Path, command: str, code: str) -> None:
+    """The command ends before anything is sent, also where the job is cheap enough."""
+    for budget in (10, 10_000):
+        settings(project, f"[sagemaker]\nmax_cost = {budget}\n{ROLE}")
+        result = cli(command, "job.yaml", "--target", "sagemaker", "--ignore", code)
+        assert result.code == 2
+        assert f"`{code.upper()}` keeps your budget, so it cannot be ignored [CT901]" in " ".join(result.err.split())
+
+
+def test_explain_does_not_offer_it(cli: Cli) -> None:
+    """The page of a rule about the budget names no way to accept it; that of another rule does."""
+    assert "--ignore" not in cli("explain", "SM412").out
+    assert "--ignore SM411" in cli("explain", "SM411").out
+
+
+@pytest.mark.parametrize(
+    ("own", "projects", "profile", "holds"),
+    [
+        ("[sagemaker]\nmax_cost = 10", "[sagemaker]\nmax_cost = 10000", None, "own"),
+        ("[sagemaker]\nmax_cost = 10", '[sagemaker]\nmax_cost = "10000"', None, "own"),
+        ("[sagemaker]\nmax_cost = 10", "[sagemaker]\nmax_cost = inf", None, "own"),
+        ("[sagemaker]\nmax_cost = 10", "[profiles.big.sagemaker]\nmax_cost = 10000", "big", "own"),
+        ("[sagemaker]\nmax_cost = 10", "", None, "own"),
+        ("", "[sagemaker]\nmax_cost = 10", None, "project's"),
+        ("[sagemaker]\nmax_cost = 10000", "[sagemaker]\nmax_cost = 10", None, "project's"),
+        ("[profiles.big.sagemaker]\nmax_cost = 10000", "[sagemaker]\nmax_cost = 10", "big", None),
+        ("[sagemaker]\nmax_cost = 10\n[profiles.big.sagemaker]\nmax_cost = 10000", "", "big", None),
+        ("[sagemaker]\nmax_cost = 10000", "[sagemaker]\nmax_cost = 20000", None, None),
+    ],
+)
+def test_the_lower_budget_holds(
+    cli: Cli, project: Path, own: str, projects: str, profile: str | None, holds: str | None
+) -> None:
+    """Of your own settings and the project's, whatever the profile; the error names the file."""
+    files = {"own": settings(project / ".config/cloudtrain", own + "\n"), "project's": project / "cloudtrain.toml"}
+    head, _, rest = projects.partition("[sagemaker]\n")
+    settings(project, f"{head}\n[sagemaker]\n{ROLE}{rest}\n")
+    result = cli("check", "job.yaml", "--target", "sagemaker", *(("--profile", profile) if profile else ()))
+    said = " ".join((result.out + result.err).split())
+    assert ("SM412" in said) is (holds is not None), said
+    assert result.code == (2 if holds else 0), said
+    if holds:
+        assert f"and `max_cost` is $10.00 in `{files[holds]}`" in said
