@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cloudtrain.errors import did_you_mean
+from cloudtrain.errors import did_you_mean, dotted
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
 from cloudtrain.job.script import read_hyperparameters
 from cloudtrain.plans.plan import Finding, Level
-from cloudtrain.rules.engine import Fault, Subject, declare, registered, rule
+from cloudtrain.rules.engine import Fault, Reading, Subject, declare, registered, rule
 from cloudtrain.rules.facts import NEWEST, SCHEDULES, too_new, uses_pipelining
 from cloudtrain.rules.named import variables
 
@@ -183,6 +184,50 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
             hint = did_you_mean(name, known) or "remove it"
             place = ("hyperparameters", name) if name in own else ("arguments",)
             yield Fault(f"`{name}` is not an option of `{script}`", hint, place)
+
+
+@rule("CT210", Level.ERROR)
+def field_without_effect(subject: Subject) -> Iterator[Fault]:
+    """The overrides contradict a field of the job.
+
+    Overrides are merged last, so the request has their value, and the field has no effect. A job that `cloudtrain
+    adopt` wrote may have overrides with values of the original: if you change such a value in a field, remove it from
+    the overrides.
+    """
+    reading, section = subject.reading, subject.reading.service + OVERRIDES
+    if not reading.overrides or not reading.request:
+        return
+    sent = _values(reading)
+    for path, value in _values(Reading(reading.target, subject.job, reading.account, subject.plan)).items():
+        actual, place = sent.get(path), reading.locate(path)
+        if path[0] in ("inputs", "checkpoint"):  # without overrides, too, a request may have a longer address
+            text = json.dumps(actual)
+            key = next((key for key, one in reading.overrides.items() if actual and text in json.dumps(one)), None)
+            place = path if key is None else (section, key) if place == path else place
+        is_same = actual == value or (value in ("true", "false") and str(actual).lower() == value)  # as another tool's
+        is_same = is_same or (path == ("spot", "max_wait") and ("spot",) not in sent)  # told by `spot`
+        if place != path and not is_same:
+            message = f"`{dotted(path)}` has no effect, because `{section}` sets another value"
+            yield Fault(message, f"remove `{'.'.join(map(str, place[1:]))}` from `{section}`", place)
+
+
+def _values(reading: Reading) -> dict[tuple[str | int, ...], object]:
+    """Return the values of fields, by path, that overrides can contradict."""
+    spot, checkpoint, resources = reading.spot, reading.checkpoint, reading.resources
+    place = checkpoint.of(reading.target) if checkpoint is not None else None
+    count = resources.instance_count if "instance_count" in resources.model_fields_set else None
+    single: dict[tuple[str | int, ...], object] = {
+        ("max_runtime",): reading.max_runtime,
+        ("spot",): None if spot is None else True,
+        ("spot", "max_wait"): None if spot is None else spot.max_wait,
+        ("checkpoint", reading.target): place,
+        ("resources", "instance_count"): count,
+    }
+    found = {path: value for path, value in single.items() if value is not None}
+    found |= {("environment", "variables", name): text for name, text in reading.variables.items()}
+    found |= {("hyperparameters", name): value for name, value in reading.parameters.items()}
+    found |= {("metrics", name): pattern for name, pattern in reading.metrics.items()}
+    return found | {place.path: place.address for place in reading.places if place.path[:1] == ("inputs",)}
 
 
 TOY = ("size", "toy")

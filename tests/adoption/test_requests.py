@@ -91,6 +91,53 @@ def test_a_description_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     assert "_tuning_objective_metric" not in found.job.hyperparameters
 
 
+def test_defaults_that_a_description_names_are_no_overrides(adopted: Callable[..., ct.Adoption]) -> None:
+    """The service fills them in; as overrides they would shadow fields that are edited later."""
+    answer = described({key: value for key, value in SAGEMAKER["pt_torchdist"].items() if key != "Tags"})
+    source = {"S3DataType": "S3Prefix", "S3Uri": "s3://b/train", "S3DataDistributionType": "FullyReplicated"}
+    channel = {"ChannelName": "train", "DataSource": {"S3DataSource": source}}
+    answer |= {
+        "InputDataConfig": [channel | {"CompressionType": "None", "RecordWrapperType": "None"}],
+        "EnableManagedSpotTraining": False,
+        "EnableNetworkIsolation": False,
+        "EnableInterContainerTrafficEncryption": False,
+        "OutputDataConfig": answer["OutputDataConfig"] | {"KmsKeyId": "", "CompressionType": "GZIP"},
+        "ResourceConfig": answer["ResourceConfig"] | {"VolumeKmsKeyId": ""},
+    }
+    found = adopted(answer)
+    assert found.equal
+    assert "sagemaker_overrides" not in found.fields
+    assert found.job.inputs["train"].sagemaker == "s3://b/train"
+
+
+def test_the_fields_of_an_adopted_job_can_be_edited(
+    adopted: Callable[..., ct.Adoption], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An override holds only what fields cannot express, so the request has the new address. Where it contradicts a
+    field, the plan is refused."""
+    source = {
+        "S3DataType": "S3Prefix", "S3Uri": "s3://my-bucket/old", "S3DataDistributionType": "FullyReplicated",
+        "ModelAccessConfig": {"AcceptEula": True},
+    }  # fmt: skip
+    rows = [{"ChannelName": name, "DataSource": {"S3DataSource": source}} for name in ("train", "test")]
+    found = adopted(SAGEMAKER["est_byoc_plain"] | {"InputDataConfig": rows})
+    assert found.equal
+    more = {"DataSource": {"S3DataSource": {"ModelAccessConfig": {"AcceptEula": True}}}}
+    assert found.fields["sagemaker_overrides"] == {
+        "InputDataConfig": [{"ChannelName": name} | more for name in ("test", "train")]
+    }
+    (tmp_path / "cloudtrain.toml").write_text(found.settings_text)
+    plan = ["plan", str(tmp_path / "job.yaml"), "--target", "sagemaker", "--format", "request"]
+    (tmp_path / "job.yaml").write_text(found.job_text)
+    assert run_command([*plan, "--set", "inputs.train.sagemaker=s3://my-bucket/new"]) == 0
+    sent = {row["ChannelName"]: row["DataSource"] for row in json.loads(capsys.readouterr().out)["InputDataConfig"]}
+    assert sent["train"] == {"S3DataSource": source | {"S3Uri": "s3://my-bucket/new"}}
+    assert sent["test"] == {"S3DataSource": source}
+    override = '--set=sagemaker_overrides.InputDataConfig=[{ChannelName: train, DataSource: {S3DataSource: {S3Uri: "s3://x/y"}}}]'
+    assert run_command(["check", *plan[1:4], override]) == 2
+    assert "CT210" in "".join(capsys.readouterr())
+
+
 def camel(value: Any, path: tuple[str, ...] = ()) -> Any:
     """A request as CloudTrail writes it: small first letters, but for the keys of maps."""
     if isinstance(value, list):

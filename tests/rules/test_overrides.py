@@ -137,6 +137,31 @@ WRONG: dict[str, tuple[str, Any, tuple[str, ...], str]] = {
         on_aws({"AlgorithmSpecification": {"MetricDefinitions": [{"Name": "loss", "Regex": "loss="}]}}),
         ("sagemaker_overrides", "AlgorithmSpecification", "MetricDefinitions"), "loss=([0-9.eE+-]+)",
     ),
+    "spot training switched off": (
+        "CT210",
+        on_aws({"EnableManagedSpotTraining": False}, spot={"max_wait": "2h"}, checkpoint={"sagemaker": "s3://my-bucket/c"}),
+        ("sagemaker_overrides", "EnableManagedSpotTraining"), "remove `EnableManagedSpotTraining`",
+    ),
+    "another address of an input": (
+        "CT210",
+        on_aws(
+            {"InputDataConfig": [{"ChannelName": "train", "DataSource": {"S3DataSource": {"S3Uri": "s3://old/d"}}}]},
+            inputs={"train": {"sagemaker": "s3://my-bucket/d"}},
+        ),
+        ("sagemaker_overrides", "InputDataConfig"), "remove `InputDataConfig` from `sagemaker_overrides`",
+    ),
+    "another address of an input on Azure": (
+        "CT210",
+        on_azure(
+            {"inputs": {"train": {"uri": "https://a.blob.core.windows.net/c/old"}}},
+            inputs={"train": {"azureml": "https://a.blob.core.windows.net/c/new"}},
+        ),
+        ("azureml_overrides", "inputs", "train"), "remove `inputs.train` from `azureml_overrides`",
+    ),
+    "another limit on Azure": (
+        "CT210", on_azure({"limits": {"timeout": "PT600S"}}, max_runtime="1h"),
+        ("azureml_overrides", "limits", "timeout"), "remove `limits.timeout` from `azureml_overrides`",
+    ),
     "a group twice": (
         "SM211",
         on_aws({"ResourceConfig": {
@@ -178,6 +203,20 @@ RIGHT: dict[str, tuple[str, Any]] = {
         on_aws(
             {"ResourceConfig": {"InstanceType": "ml.g5.48xlarge"}}, resources=G5,
             distribution=TORCH | {"processes_per_instance": 8},
+        ),
+    ),
+    "more about a channel": (
+        "CT210",
+        on_aws(
+            {"InputDataConfig": [{"ChannelName": "train", "ContentType": "text/csv"}], "Environment": {"A": "1"}},
+            inputs={"train": {"sagemaker": "s3://my-bucket/d"}}, environment={"variables": {"A": "1"}}, spot={},
+        ),
+    ),
+    "a Boolean for the same text": (
+        "CT210",
+        on_azure(
+            {"environmentVariables": {"B": True}},
+            environment={"framework": "pytorch", "version": "2.8", "variables": {"B": "true"}},
         ),
     ),
     "groups for purposes of their own": ("CT501", aws.job(resources=aws.groups())),

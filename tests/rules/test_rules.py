@@ -90,6 +90,23 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         Case({"environment": {"image": "ghcr.io/me/train-2:1.0_b@sha256:" + "0a" * 32}}),
         "`REGISTRY/REPOSITORY:TAG`",
     ),
+    "CT210": (
+        Case(
+            {
+                "resources": {"instance_type": "ml.m5.xlarge"}, "environment": {"variables": {"A": "1"}},
+                "sagemaker_overrides": {"Environment": {"A": "2"}},
+            },
+            ct.Local(emulate="sagemaker"),
+        ),
+        Case(
+            {
+                "resources": {"instance_type": "ml.m5.xlarge"}, "environment": {"variables": {"A": "1"}},
+                "sagemaker_overrides": {"Environment": {"A": "1", "B": "2"}},
+            },
+            ct.Local(emulate="sagemaker"),
+        ),
+        "remove `Environment.A` from `sagemaker_overrides`",
+    ),
     "CT301": (
         Case(files={**SOURCE, "deploy": KEY}), Case(files={**SOURCE, "deploy.pub": "ssh-ed25519 AAAA"}), ".cloudtrainignore",
     ),

@@ -191,6 +191,17 @@ OF_TOOLKIT = frozenset(
 """Hyperparameters for the toolkit, which do not belong to the script."""
 
 
+ROWS = {"InputDataConfig": "ChannelName", "Tags": "Key"}
+"""The lists of a request whose rows have names, each with the field of the name. Overrides merge them row by row."""
+
+
+def rows_by_name(rows: Any, key: str) -> dict[str, JsonMapping]:
+    """Return the rows of a list by the names in their field `key`; empty if a row has none, or two have the same."""
+    rows = rows if isinstance(rows, list) else []
+    named = {row[key]: row for row in rows if isinstance(row, Mapping) and isinstance(row.get(key), str)}
+    return named if len(named) == len(rows) else {}
+
+
 def parsed(text: Any) -> Any:
     """Return a hyperparameter's value: decoded if it is JSON, as the SDK writes it, or else the text itself."""
     if not isinstance(text, str):

@@ -238,7 +238,7 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
 def _plan(run: ClusterRun) -> Plan:
     job, context, folder = run.job, run.context, run.folder
     started = launch(run)
-    options = _apply_overrides(sbatch_options(run), getattr(job, NAME + OVERRIDES, {}))
+    options = _apply_overrides(sbatch_options(run), getattr(job, NAME + OVERRIDES, {}), job)
     words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
     places = {name: path for name, path in run.paths.items() if not name.startswith("inputs.")}
     # `outputs.scores` is `outputs/scores` in the request, and `outputs.model` is `model`.
@@ -265,13 +265,21 @@ def _plan(run: ClusterRun) -> Plan:
     )
 
 
-def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
+_OF_FIELDS = {"time": "max_runtime", "deadline": "spot", "requeue": "spot", "no-requeue": "spot"}
+"""The options that fields of a job set, each with the field."""
+
+
+def _apply_overrides(options: Options, overrides: Mapping[str, Any], job: TrainingJob) -> Options:
     """Return `options` with the job's `slurm_overrides` applied. A null removes an option."""
     problems = []
     for name, value in overrides.items():
+        field = _OF_FIELDS.get(name) if name in options or name == "no-requeue" else None
         if is_fixed(name):
             message = f"cloudtrain sets `{name}` itself, so you cannot change it"
             problems.append(Problem((NAME + OVERRIDES, name), message, "remove it from the overrides", code="CT035"))
+        elif field is not None and getattr(job, field) is not None and (value or None) != options.get(name):
+            message, hint = f"`{name}` contradicts `{field}` of the job", f"remove one of `{name}` and `{field}`"
+            problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
         elif not (value is None or isinstance(value, str | int | bool)):
             message = f"`{name}` must be a single value for the option `--{name}`"
             hint = "write a text, a number or `true`"

@@ -147,6 +147,7 @@ def test_a_job_over_its_budget_is_not_sent(fake: FakeAws, job: ct.ProcessingJob)
     many = job.replace(sagemaker_overrides={"ProcessingResources": {"ClusterConfig": config}})
     assert "SM412" not in {finding.code for finding in ct.plan(job, budget).findings}
     assert refused(many, budget) == {
+        ("CT210", "`resources.instance_count` has no effect, because `sagemaker_overrides` sets another value"),
         ("SM412", "the job can cost up to $354.50 in 1h, and `max_cost` is $1.00"),
     }
     assert refused(a_day, budget) == {("SM412", "the job can cost up to $11.04 in 1d, and `max_cost` is $1.00")}

@@ -133,6 +133,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "instance_count",
     ),
     "options": ({"distribution": {"type": "mpi", "options": "-x 'A"}}, "CT018", "quotes"),
+    "contradicted_limit": ({"max_runtime": "1h", "slurm_overrides": {"time": "2:00:00"}}, "CT035", "remove one of"),
+    "contradicted_spot": ({"spot": {}, "slurm_overrides": {"no-requeue": True}}, "CT035", "remove one of"),
     "override": ({"slurm_overrides": {"job-name": "mine"}}, "CT035", "remove it from the overrides"),
     "waiting_override": ({"slurm_overrides": {"wait": True}}, "CT035", "remove it from the overrides"),
     "shortened_override": ({"slurm_overrides": {"arr": "0-3"}}, "CT035", "remove it from the overrides"),

@@ -31,7 +31,15 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
 )
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, CHECKPOINT_VARIABLE
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
-from cloudtrain.targets.sagemaker.request import JOB_NAME, SUBMIT_DIRECTORY, JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME
+from cloudtrain.targets.sagemaker.request import (
+    JOB_NAME,
+    ROWS,
+    SUBMIT_DIRECTORY,
+    JsonMapping,
+    JsonObject,
+    rows_by_name,
+)
 from cloudtrain.targets.sagemaker.settings import SageMaker, account_id, account_of
 
 
@@ -321,6 +329,11 @@ class SageMakerAdopter:
     def overrides(self, ours: JsonMapping, theirs: JsonMapping) -> JsonObject:
         """None of the overrides removes the run's tag or code."""
         found = overrides_between(ours, theirs)
+        for name, key in ROWS.items():
+            rows = rows_by_name(ours.get(name), key), rows_by_name(theirs.get(name), key)
+            if name in found and rows[0] and rows[0].keys() <= rows[1].keys():
+                own = {row: overrides_between(rows[0].get(row, {}), whole) for row, whole in rows[1].items()}
+                found[name] = [{key: row, **changes} for row, changes in own.items() if changes]
         for name in ("Tags", *OF_SEARCH):
             found.pop(name, None)
         drivers = found.pop(START, None) or START in theirs
@@ -360,19 +373,37 @@ def _drop_defaults(request: JsonObject) -> None:
 
     A channel's mode is redundant if it equals the mode of the whole job: version 3 of the SDK writes it, version 2 does
     not. The service's default checkpoint folder is redundant too (API reference, CheckpointConfig). One count for all
-    preferred instance types is copied to each type, which means the same (ResourceConfig).
+    preferred instance types is copied to each type, which means the same (ResourceConfig). Descriptions of jobs name
+    the service's defaults, which requests leave out (recorded answers of DescribeTrainingJob, API reference).
     """
+    for section, defaults in _DEFAULTS.items():
+        _drop(request.get(section, {}) if section else request, defaults)
     config = request.get("ResourceConfig", {})
     if config.get("InstancePreferences") and "InstanceCount" in config:
         count = config.pop("InstanceCount")
         config["InstancePreferences"] = [{"InstanceCount": count, **row} for row in config["InstancePreferences"]]
-    if (checkpoint := request.get("CheckpointConfig", {})).get("LocalPath") == CHECKPOINT_DIR:
-        del checkpoint["LocalPath"]
     mode = request.get("AlgorithmSpecification", {}).get("TrainingInputMode")
     for channel in request.get("InputDataConfig", ()):
-        if channel.get("InputMode") == mode:
-            del channel["InputMode"]
+        _drop(channel, {"InputMode": mode, "CompressionType": "None", "RecordWrapperType": "None"})
+        _drop(channel.get("DataSource", {}).get("S3DataSource", {}), {"S3DataDistributionType": "FullyReplicated"})
+    for name, key in ROWS.items():  # whose order has no meaning
+        request[name] = sorted(request.get(name, ()), key=lambda row: str(row.get(key)))
 
+
+def _drop(holder: JsonObject, defaults: JsonMapping) -> None:
+    for name in [name for name, default in defaults.items() if name in holder and holder[name] == default]:
+        del holder[name]
+
+
+_OFF = ("EnableManagedSpotTraining", "EnableNetworkIsolation", "EnableInterContainerTrafficEncryption")
+_DEFAULTS: Mapping[str, JsonMapping] = {
+    "": dict.fromkeys(_OFF, False),
+    "OutputDataConfig": {"KmsKeyId": "", "CompressionType": "GZIP"},
+    "ResourceConfig": {"VolumeKmsKeyId": ""},
+    "StoppingCondition": {"MaxRuntimeInSeconds": DEFAULT_MAX_RUNTIME},
+    "CheckpointConfig": {"LocalPath": CHECKPOINT_DIR},
+}
+"""The defaults of the request (under an empty name) and of its sections."""
 
 _WHY_CODE = "cloudtrain uploads the code under the hash of its content"
 

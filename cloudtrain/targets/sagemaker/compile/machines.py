@@ -15,7 +15,7 @@ from cloudtrain.targets.common import compiling as instance_types
 from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.reading import machine_group
-from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.request import ROWS, JsonMapping, JsonObject, rows_by_name
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
 DEFAULT_VOLUME_GIB = 30
@@ -174,11 +174,23 @@ def overridden(request: JsonMapping, overrides: JsonMapping, operation: str = "C
     """Return the body of an operation with the user's overrides, as it will be sent."""
     if not overrides:
         return dict(request)
-    result = merged(request, overrides)
+    result = merged(request, with_rows(request, overrides))
     problems = list(_problems(result, operation))
     if problems:
         raise JobError(problems)
     return result
+
+
+def with_rows(request: JsonMapping, overrides: JsonMapping) -> JsonObject:
+    """Return the overrides with whole lists of channels and tags: the overrides' rows, each merged into the request's
+    row of the same name, at the places that messages name, and then the request's other rows."""
+    whole = dict(overrides)
+    for name, key in ROWS.items():
+        ours, theirs = rows_by_name(request.get(name), key), rows_by_name(overrides.get(name), key)
+        if ours and theirs:
+            rows = merged(ours, theirs)
+            whole[name] = [rows[row] for row in {**theirs, **ours}]
+    return whole
 
 
 def _problems(request: JsonMapping, operation: str) -> Iterator[Problem]:

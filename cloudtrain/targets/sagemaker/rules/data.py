@@ -77,8 +77,8 @@ def channels_repeat(subject: Subject) -> Iterator[Fault]:
 def code_overridden(subject: Subject) -> Iterator[Fault]:
     """`sagemaker_overrides` remove the channel that brings the code.
 
-    A list in `sagemaker_overrides` replaces the whole list in the request. Without the channel `code`, the container
-    has no code to run.
+    An empty list, null, or a list of channels without different names replaces the request's channels. Without the
+    channel `code`, the container has no code to run.
     """
     directory = str(mapping_at(subject.plan.request, "HyperParameters").get(SUBMIT_DIRECTORY))
     needed = read(subject).start.by == "entrypoint" or f"{INPUT_ROOT}/{CODE_CHANNEL}/" in directory
