@@ -245,8 +245,9 @@ def adopt_original(original: Original, place: Path) -> Adoption:
     if original.search is not None:
         try:
             return _best(original, place)
-        except UsageError:
-            original = replace(original, search=None, lost={**original.lost, **original.search.lost})
+        except UsageError as error:
+            of_search = dict.fromkeys(original.search.lost, f"a sweep cannot express the search: {error.message}")
+            original = replace(original, search=None, lost={**original.lost, **of_search})
     return _best(original, place)
 
 

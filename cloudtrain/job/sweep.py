@@ -40,7 +40,7 @@ _HINT = "write a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `
 
 def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     given = [kind for kind in KINDS if data.get(kind) is not None]
-    if not given and any(name not in (*KINDS, "step") for name in data):
+    if not given and any(name not in (*KINDS, "step", "scale") for name in data):
         return  # an unknown field, which is reported already
     if len(given) != 1:
         message = "a range has only one of `log`, `uniform`, `int` and `choice`" if given else "the range has no values"
@@ -50,6 +50,9 @@ def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     step = data.get("step")
     if step is not None and kind != "int":
         yield Problem(("step",), f"`step` applies to `int`, and this is `{kind}`", "remove it", code="CT018")
+    if data.get("scale") is not None and kind not in ("uniform", "int"):
+        message = f"`scale` applies to `uniform` and `int`, and this is `{kind}`"
+        yield Problem(("scale",), message, "remove it", code="CT018")
     if kind == "choice":
         yield from _choice_rules(value)
     else:
@@ -117,6 +120,8 @@ class Range(Model):
     """An integer drawn uniformly."""
     step: _Whole | None = Field(default=None, ge=1)
     """With `int`: the distance between values. Default: 1."""
+    scale: Literal["auto"] | None = None
+    """With `uniform` and `int`: SageMaker's tuner chooses the scale itself. Elsewhere the scale stays linear."""
     choice: tuple[JsonValue, ...] | None = None
     """One of these values. You can write the list alone instead."""
 
@@ -170,6 +175,7 @@ class Range(Model):
             uniform: Sequence[float] | None = None,
             int: Sequence[_Whole] | None = None,
             step: _Whole | None = None,
+            scale: Literal["auto"] | None = None,
             choice: Sequence[JsonValue] | None = None,
         ) -> None: ...
 
@@ -236,9 +242,9 @@ def _objective_rules(data: Mapping[str, object]) -> Iterator[Problem]:
 class Objective(Model):
     """The metric that decides which trial is best. The last value that the script reports for the metric counts."""
 
-    maximize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./-]*$", max_length=255)
+    maximize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=255)
     """The metric to maximize."""
-    minimize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./-]*$", max_length=255)
+    minimize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=255)
     """The metric to minimize."""
 
     _rules = all_at_once(_objective_rules)

@@ -236,19 +236,89 @@ def test_what_a_sweep_cannot_say(adopted: Callable[..., ct.Adoption]) -> None:
     document["WarmStartConfig"] = {"WarmStartType": "TransferLearning", "ParentHyperParameterTuningJobs": []}
     document["TrainingJobDefinition"]["CheckpointConfig"] = {"S3Uri": "s3://b/c"}
     rows = document["HyperParameterTuningJobConfig"]["ParameterRanges"]
-    rows["IntegerParameterRanges"][0]["ScalingType"] = "Auto"
     found = adopted(document)
     assert found.sweep is not None
     assert sorted(item.path for item in found.differences) == [
         "CheckpointConfig",
         "HyperParameterTuningJobConfig.Autotune",
-        "HyperParameterTuningJobConfig.ParameterRanges.IntegerParameterRanges",
         "WarmStartConfig",
     ]
     rows["ContinuousParameterRanges"][0]["ScalingType"] = "ReverseLogarithmic"
     found = adopted(document)
     assert found.sweep is None
     assert {"HyperParameterTuningJobConfig", "ParameterRanges"} <= {item.path for item in found.differences}
+    assert any("no scale `ReverseLogarithmic` for `lr`" in item.reason for item in found.differences)
+
+
+def test_a_search_that_a_sweep_refuses_says_why(adopted: Callable[..., ct.Adoption]) -> None:
+    """With the error of the sweep's field."""
+    document = tuning()
+    document["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"] = "loss of a trial"
+    found = adopted(document)
+    assert found.sweep is None
+    assert {item.path for item in found.differences} == {"HyperParameterTuningJobConfig", "ParameterRanges"}
+    assert any("loss of a trial" in item.reason for item in found.differences)
+
+
+def test_scales_that_the_tuner_chooses(adopted: Callable[..., ct.Adoption]) -> None:
+    """`Auto` is the default of the service and of the SDK; bounds may be whole numbers."""
+    document = tuning()
+    document["HyperParameterTuningJobConfig"]["ParameterRanges"] = {
+        "ContinuousParameterRanges": [{"Name": "lr", "MinValue": "0", "MaxValue": "1"}],
+        "IntegerParameterRanges": [{"Name": "depth", "MinValue": "2", "MaxValue": "8", "ScalingType": "Auto"}],
+    }
+    found = adopted(document)
+    assert found.equal, [vars(item) for item in found.differences]
+    assert found.sweep is not None
+    assert found.sweep["search"]["lr"] == {"uniform": [0.0, 1.0], "scale": "auto"}
+
+
+def test_a_search_of_an_algorithm_of_aws(adopted: Callable[..., ct.Adoption]) -> None:
+    """Its metrics have a colon in their names, and no definitions in the request; the list has one job."""
+    document = tuning()
+    definition = document.pop("TrainingJobDefinition")
+    image = "683313688378.dkr.ecr.us-east-1.amazonaws.com/sagemaker-xgboost:1.7-1"
+    definition |= {
+        "DefinitionName": "xgboost",
+        "AlgorithmSpecification": {"TrainingImage": image, "TrainingInputMode": "File"},
+        "StaticHyperParameters": {"num_round": "100", "eval_metric": "auc"},
+        "TuningObjective": {"Type": "Maximize", "MetricName": "validation:auc"},
+        "HyperParameterRanges": document["HyperParameterTuningJobConfig"].pop("ParameterRanges"),
+    }
+    del document["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]
+    found = adopted(document | {"TrainingJobDefinitions": [definition]})
+    assert found.equal, [vars(item) for item in found.differences]
+    assert found.sweep is not None
+    assert found.sweep["objective"] == {"maximize": "validation:auc"}
+
+
+def test_a_search_whose_ranges_the_tuner_chooses_keeps_the_code(adopted: Callable[..., ct.Adoption]) -> None:
+    """With Autotune, the SDK sends all hyperparameters as hints: the script and its code, too."""
+    document = tuning(Autotune={"Mode": "Enabled"})
+    hints = document["TrainingJobDefinition"].pop("StaticHyperParameters")
+    rows = [{"Name": name, "ValueHint": text} for name, text in hints.items()]
+    document["HyperParameterTuningJobConfig"]["ParameterRanges"] = {"AutoParameters": rows}
+    found = adopted(document)
+    assert found.sweep is None
+    assert found.job.entry_point == "train.py"
+    reasons = {item.path: item.reason for item in found.differences}
+    assert "Autotune" in reasons["HyperParameterTuningJobConfig"]
+    assert "sagemaker_program" not in reasons["ParameterRanges"]
+
+
+def test_nulls_are_missing_fields(adopted: Callable[..., ct.Adoption]) -> None:
+    """Deep in a request, too. A null in a list stands for nothing."""
+    nothing = {"VpcConfig": None, "CheckpointConfig": {"S3Uri": None}, "InputDataConfig": None}
+    channel = {"ChannelName": "train", "ContentType": None, "ShuffleConfig": {"Seed": None}, "DataSource": {
+        "FileSystemDataSource": None, "S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://b/d", "AttributeNames": None},
+    }}  # fmt: skip
+    request = SAGEMAKER["est_byoc_plain"] | {"OutputDataConfig": {"S3OutputPath": "s3://b/o", "KmsKeyId": None}}
+    for own in (nothing, {"InputDataConfig": [channel], "StoppingCondition": {"MaxRuntimeInSeconds": None}}):
+        assert adopted(request | own).equal
+    with pytest.raises(ct.CloudtrainError) as caught:
+        adopted(request | {"InputDataConfig": [None]})
+    assert "`null`" in caught.value.message
+    assert caught.value.hint is not None
 
 
 def test_a_tuning_job_is_adopted_without_its_search(adopted: Callable[..., ct.Adoption]) -> None:

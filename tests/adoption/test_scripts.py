@@ -86,6 +86,28 @@ def test_the_answers_are_those_of_an_account(adopted: Callable[..., ct.Adoption]
     assert found.settings_text.startswith("# 111122223333 stands for your account")
 
 
+def test_the_account_of_a_tuning_jobs_role_replaces_the_placeholder(adopted: Callable[..., ct.Adoption]) -> None:
+    """The role is in the definition of its training job."""
+    text = """
+owner = client._make_api_call("GetCallerIdentity", {})["Account"]
+definition = {name: request[name] for name in ("AlgorithmSpecification", "ResourceConfig", "RoleArn", "StoppingCondition")}
+definition |= {"StaticHyperParameters": request["HyperParameters"], "OutputDataConfig": {"S3OutputPath": f"s3://mine-{owner}"}}
+client._make_api_call("CreateHyperParameterTuningJob", {
+    "HyperParameterTuningJobName": "tune", "TrainingJobDefinition": definition,
+    "HyperParameterTuningJobConfig": {
+        "Strategy": "Random", "ResourceLimits": {"MaxNumberOfTrainingJobs": 2, "MaxParallelTrainingJobs": 1},
+        "HyperParameterTuningJobObjective": {"Type": "Minimize", "MetricName": "validation:loss"},
+        "ParameterRanges": {"CategoricalParameterRanges": [{"Name": "a", "Values": ["1", "2"]}]},
+    },
+})
+"""
+    found = adopted(CALL + text)
+    owner = found.settings["role"].split(":")[4]
+    assert owner != "111122223333"
+    assert found.settings["output"] == f"s3://mine-{owner}"
+    assert found.equal, [vars(item) for item in found.differences]
+
+
 def test_the_code_is_found(adopted: Callable[..., ct.Adoption], folder: Path) -> None:
     """The folder whose files the script has uploaded is the job's; other code is unpacked beside the job file."""
     (folder / "src").mkdir()

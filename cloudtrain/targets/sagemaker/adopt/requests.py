@@ -14,7 +14,7 @@ from cloudtrain.job.script import job_name_from
 from cloudtrain.targets.adoption import Original, Search
 from cloudtrain.targets.sagemaker.catalogue.shapes import members_of, violations
 from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
-from cloudtrain.targets.sagemaker.request import PROGRAM, JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.request import OF_TOOLKIT, PROGRAM, JsonMapping, JsonObject
 
 # Split a CreateHyperParameterTuningJob request into the training job of its trials and the fields of a sweep.
 
@@ -43,7 +43,9 @@ def flat(request: JsonMapping) -> JsonObject:
     config = json.loads(json.dumps(training.get(OF_SEARCH[0], {})))
     ranges = config.get("ParameterRanges", {})
     config["ParameterRanges"] = {
-        kind: sorted(rows, key=lambda row: str(row.get("Name"))) for kind, rows in sorted(ranges.items()) if rows
+        kind: sorted((_with_defaults(kind, row) for row in rows), key=lambda row: str(row.get("Name")))
+        for kind, rows in sorted(ranges.items())
+        if rows
     }
     if config.get("Strategy") == "Grid":  # which ends by itself
         config.get("ResourceLimits", {}).pop("MaxNumberOfTrainingJobs", None)
@@ -51,15 +53,18 @@ def flat(request: JsonMapping) -> JsonObject:
     return {name: value for name, value in training.items() if value is not None} | {OF_SEARCH[0]: config}
 
 
-def sweep_fields(request: JsonMapping) -> JsonObject | None:
-    """Return the fields of a sweep except its job; None if a sweep cannot express the search."""
-    try:
-        return dict(_fields(request))
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return None
+def _with_defaults(kind: str, row: JsonMapping) -> JsonMapping:
+    """Return a range with its scale and with the bounds as floats. `0` and `0.0` are the same bound."""
+    if not kind.startswith(("Continuous", "Integer")):
+        return row
+    bounds = {name: str(float(row[name])) for name in ("MinValue", "MaxValue") if name in row}
+    return {"ScalingType": "Auto", **row, **bounds}
 
 
-def _fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
+def sweep_fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a sweep except its job. Raises an error if a sweep cannot express the search."""
+    if "TrainingJobDefinition" not in request:
+        raise ValueError("it has several training jobs")
     config = request["HyperParameterTuningJobConfig"]
     objective, limits = config["HyperParameterTuningJobObjective"], config["ResourceLimits"]
     strategy = config["Strategy"].lower()
@@ -85,13 +90,18 @@ def _fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
 
 
 def _ranges(ranges: JsonMapping, *, is_script: bool) -> Iterator[tuple[str, Any]]:
-    for row in ranges.get("ContinuousParameterRanges", ()):
-        kind = {"Logarithmic": "log", "Linear": "uniform", "Auto": "uniform"}[row.get("ScalingType", "Auto")]
-        yield row["Name"], {kind: [float(row["MinValue"]), float(row["MaxValue"])]}
-    for row in ranges.get("IntegerParameterRanges", ()):
-        if row.get("ScalingType", "Auto") not in ("Linear", "Auto"):
-            raise ValueError("for whole numbers, a sweep supports only a linear scale")
-        yield row["Name"], {"int": [int(row["MinValue"]), int(row["MaxValue"])]}
+    if ranges.get("AutoParameters"):
+        raise ValueError("the tuner itself chooses the ranges (Autotune)")
+    for name, number, kinds in (
+        ("ContinuousParameterRanges", float, {"Logarithmic": "log", "Linear": "uniform", "Auto": "uniform"}),
+        ("IntegerParameterRanges", int, {"Linear": "int", "Auto": "int"}),
+    ):
+        for row in ranges.get(name, ()):
+            scale = row.get("ScalingType", "Auto")
+            if scale not in kinds:
+                raise ValueError(f"a sweep has no scale `{scale}` for `{row['Name']}`")
+            bounds = [number(row["MinValue"]), number(row["MaxValue"])]
+            yield row["Name"], {kinds[scale]: bounds} | ({"scale": "auto"} if scale == "Auto" else {})
     for row in ranges.get("CategoricalParameterRanges", ()):
         yield row["Name"], [json.loads(text) if is_script else text for text in row["Values"]]
 
@@ -119,13 +129,28 @@ _HIDDEN = "HIDDEN_DUE_TO_SECURITY_REASONS"
 
 def originals_in(data: Any, folder: str | None) -> list[Original]:
     """Return the training jobs of a document from the folder `folder`; empty if the document is not from SageMaker."""
-    originals = list(_originals(data, folder))
+    originals = list(_originals(_without_nulls(data), folder))
     if not originals and isinstance(data, Mapping):
         other = next((title for key, title in _OTHERS.items() if key in data or _camel(key) in data), None)
         if other is not None:
             hint = "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to fill in by hand"
             raise UsageError(f"this file describes a SageMaker {other}, not a training job", hint=hint, code="CT981")
     return originals
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a document without nulls in mappings, which stand for missing fields, and without mappings of nulls only.
+    Maps with the user's own keys keep them."""
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    full = {key: item for key, item in value.items() if item is not None}
+    full = {key: item if str(key).lower() in _MAPS else _without_nulls(item) for key, item in full.items()}
+    return {key: item for key, item in full.items() if item != {} or value[key] == {}}
+
+
+_MAPS = ("hyperparameters", "statichyperparameters", "environment")
 
 
 def _originals(data: Any, folder: str | None) -> Iterator[Original]:
@@ -137,7 +162,7 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
     elif "Records" in data or "Events" in data:
         yield from _originals(data.get("Records") or data.get("Events"), folder)
     elif isinstance(data.get("CloudTrailEvent"), str):  # `aws cloudtrail lookup-events`
-        yield from _originals(read_json(data["CloudTrailEvent"]).data, folder)
+        yield from _originals(_without_nulls(read_json(data["CloudTrailEvent"]).data), folder)
     elif "requestParameters" in data or "detail" in data:
         yield from _event(data, folder)
     elif "TrainingJobDefinition" in data or "TrainingJobDefinitions" in data:
@@ -186,20 +211,30 @@ def _camel(name: str) -> str:
 def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
     """Yield the training jobs that a tuning job defines, with the search if a sweep can express it."""
     definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
+    if len(definitions) == 1:
+        data = _of_one_definition(data, definitions[0])
     name = str(data.get("HyperParameterTuningJobName", "tuning"))
     for definition in definitions:
         request = {key: value for key, value in definition.items() if key not in _OF_TUNER}
-        request["HyperParameters"] = definition.get("StaticHyperParameters", {})
         request["TrainingJobName"] = str(definition.get("DefinitionName") or name)
+        request["ResourceConfig"] = request.pop("HyperParameterTuningResourceConfig", request.get("ResourceConfig", {}))
         ranges = definition.get("HyperParameterRanges") or data.get("HyperParameterTuningJobConfig", {}).get(
             "ParameterRanges", {}
         )
-        searched = [str(row.get("Name")) for rows in ranges.values() for row in rows if isinstance(row, Mapping)]
-        lost = {"HyperParameterTuningJobConfig": "a job is one training; the search over it is not part of a job"}
+        hints = {str(row.get("Name")): row.get("ValueHint") for row in ranges.get("AutoParameters", ())}
+        request["HyperParameters"] = {**hints, **definition.get("StaticHyperParameters", {})}
+        names = [str(row.get("Name")) for rows in ranges.values() for row in rows if isinstance(row, Mapping)]
+        searched = [name for name in names if name not in OF_TOOLKIT]
+        try:
+            fields, why = dict(sweep_fields(data)), ""
+        except ValueError as error:
+            fields, why = {}, f"{error}"
+        except (KeyError, TypeError, AttributeError) as error:
+            fields, why = {}, f"a part of it is missing or not valid: {error}"
+        lost = {OF_SEARCH[0]: f"a sweep cannot express the search: {why}"}
         if searched:
             lost["ParameterRanges"] = f"the tuner gives these values to each job: {', '.join(searched)}"
-        fields = sweep_fields(data) if "TrainingJobDefinition" in data else None
-        if fields is None:
+        if not fields:
             yield _original(request, f"a training job of the tuning job {name}", folder, lost=lost)
         else:
             original = _original(flat(data), f"the tuning job {name}", folder)
@@ -208,7 +243,18 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
             yield replace(original, settings=settings, search=Search(fields, lost))
 
 
-_OF_TUNER = {"StaticHyperParameters", "HyperParameterRanges", "TuningObjective", "DefinitionName"}
+def _of_one_definition(data: JsonMapping, definition: JsonMapping) -> JsonObject:
+    """Return a request with a list of one training job as a request with that job, whose search is the request's."""
+    own = {name: definition[key] for key, name in _OF_SEVERAL.items() if key in definition}
+    kept = {key: value for key, value in definition.items() if key not in (*_OF_SEVERAL, "DefinitionName")}
+    whole = {key: value for key, value in data.items() if key != "TrainingJobDefinitions"}
+    return whole | {OF_SEARCH[0]: {**data.get(OF_SEARCH[0], {}), **own}, "TrainingJobDefinition": kept}
+
+
+_OF_SEVERAL = {"HyperParameterRanges": "ParameterRanges", "TuningObjective": "HyperParameterTuningJobObjective"}
+"""Fields of one of several training jobs, each with the field of the search for a single one."""
+
+_OF_TUNER = {"StaticHyperParameters", "DefinitionName", *_OF_SEVERAL}
 
 
 def _original(
@@ -239,7 +285,7 @@ def _original(
             del request[name]
             gone[name] = "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
     for wrong in violations(request):
-        if wrong.kind == "type" and wrong.hint in ("write a mapping", "write a list") and "`null`" not in wrong.message:
+        if wrong.kind == "type" and wrong.hint in ("write a mapping", "write a list"):
             hint = "adopt the request as it was sent: the output of `aws sagemaker describe-training-job`"
             raise UsageError(wrong.message, hint=hint, code="CT981")
     region = _region_of(data.get("TrainingJobArn"))

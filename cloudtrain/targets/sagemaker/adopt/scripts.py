@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -352,8 +353,8 @@ class SageMakerAdopter:
         the job's role replaces this placeholder."""
         request = record.get("request")
         text = json.dumps(request)
-        role = str(request.get("RoleArn", "")) if isinstance(request, Mapping) else ""
-        owner = account_id(role)
+        role = re.search(r'"RoleArn": "([^"]+)"', text)  # of a tuning job, in its definitions
+        owner = account_id(role[1]) if role else None
         if owner is not None and owner != ACCOUNT:
             text = text.replace(ACCOUNT, owner)
             uploads = {place.replace(ACCOUNT, owner): content for place, content in uploads.items()}
@@ -363,8 +364,6 @@ class SageMakerAdopter:
         return [replace(item, settings={**settings, **item.settings}) for item, _ in originals], code
 
     def reason(self, path: ValuePath) -> str:
-        if "ParameterRanges" in path:
-            return "a range of a sweep names its scale: `uniform` and `int` are linear, not `Auto`"
         return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")
 
 

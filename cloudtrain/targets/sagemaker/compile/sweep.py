@@ -83,7 +83,8 @@ def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> 
 def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject:
     algorithm = {key: request["AlgorithmSpecification"][key] for key in _OF_THE_ALGORITHM
                  if key in request["AlgorithmSpecification"]}  # fmt: skip
-    algorithm["MetricDefinitions"] = _metrics(sweep, algorithm.get("MetricDefinitions", []))
+    metrics = _metrics(sweep, algorithm.get("MetricDefinitions", []))
+    algorithm |= {"MetricDefinitions": metrics} if metrics else {}
     static = {key: value for key, value in request["HyperParameters"].items() if key not in sweep.search}
     machines = {key: value for key, value in request["ResourceConfig"].items() if key in _MACHINES}
     definition = {
@@ -132,7 +133,7 @@ def _ranges(sweep: Sweep) -> JsonObject:
             continue
         low, high = item.bounds
         kind = "IntegerParameterRanges" if item.kind == "int" else "ContinuousParameterRanges"
-        scale = {"log": "Logarithmic", "uniform": "Linear", "int": "Linear"}[item.kind]
+        scale = "Auto" if item.scale else {"log": "Logarithmic", "uniform": "Linear", "int": "Linear"}[item.kind]
         bounds = (int(low), int(high)) if item.kind == "int" else (low, high)
         row = {"Name": name, "MinValue": str(bounds[0]), "MaxValue": str(bounds[1]), "ScalingType": scale}
         found[kind].append(row)
@@ -152,10 +153,11 @@ def _text(value: Any, *, as_json: bool) -> str:
 
 
 def _metrics(sweep: Sweep, metrics: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the job's metrics. A missing objective gets a pattern that matches the lines of `runtime.report`."""
+    """Return the job's metrics. A missing objective gets a pattern that matches the lines of `runtime.report`. Metrics
+    of AWS's own algorithms, such as `validation:auc`, get none: the service knows them and refuses definitions."""
     assert sweep.objective is not None, "refused otherwise"
     name = sweep.objective.metric
-    if any(row["Name"] == name for row in metrics):
+    if any(row["Name"] == name for row in metrics) or (":" in name and sweep.job.entry_point is None):
         return metrics
     plain = name.replace(".", "\\.")
     return [*metrics, {"Name": name, "Regex": rf"\[metrics\].* {plain}=([0-9.eE+-]+)"}]
