@@ -44,7 +44,7 @@ _OUTSIDE = re.compile(r"[\"'](\.\./(?:\.\./)?[A-Za-z0-9_-][\w-]*)")
 _MOST_FILES, _MOST_BYTES = 20_000, 1 << 30
 _MOST_CAPTURED = 64 << 20
 LEFT_OUT = ("node_modules", "__pycache__", "site-packages")
-_KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "AWS_REGION", "AWS_DEFAULT_REGION", "VIRTUAL_ENV", "CONDA_PREFIX")
+_KEPT = "PATH LANG LC_ALL LD_LIBRARY_PATH AWS_REGION AWS_PROFILE AWS_DEFAULT_PROFILE VIRTUAL_ENV CONDA_PREFIX".split()
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Captured:
     """Maps the storage path of each earlier upload to the content."""
     failed: tuple[str, ...] = ()
     """The notebook cells in which a statement failed before."""
+    notes: tuple[str, ...] = ()
+    """The user's settings that the script found, in words."""
 
 
 def run_script(script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float) -> Captured:
@@ -74,8 +76,15 @@ def run_script(script: Path, arguments: Sequence[str], *, python: str | None, ti
         mark = secrets.token_hex(16)
         interpreter = os.path.abspath(python) if python and os.sep in python else python or sys.executable  # noqa: PTH100
         command = [*_without_network(), interpreter, str(place / "hooks" / "driver.py")]
-        code = _run(command, work, _environment(place, mark), place / "output.txt", mark, time_limit)
-        return _captured(place, work, script, code, time_limit)
+        environ, notes = load_settings().environ, dict[str, list[str]]()
+        for target, adopter in parts("adopt").items():
+            for path, text, note in adopter().home(environ):
+                (place / "home" / path).parent.mkdir(parents=True, exist_ok=True)
+                (place / "home" / path).write_text(text, encoding="utf-8")
+                notes.setdefault(target, []).append(note)
+        code = _run(command, work, _environment(place, mark, environ), place / "output.txt", mark, time_limit)
+        captured = _captured(place, work, script, code, time_limit)
+        return replace(captured, notes=tuple(notes.get(captured.target, ())))
 
 
 def outside_folders(script: Path) -> list[Path]:
@@ -124,11 +133,10 @@ def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
     (place / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
 
 
-def _environment(place: Path, mark: str) -> dict[str, str]:
+def _environment(place: Path, mark: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the script: the variables that programs need to start, home and temporary folders in
     `place`, invalid credentials, and `mark`."""
-    environ = load_settings().environ
-    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     return {name: environ[name] for name in _KEPT if name in environ} | {
         "HOME": str(place / "home"),
         "TMPDIR": str(place / "tmp"),
@@ -138,8 +146,8 @@ def _environment(place: Path, mark: str) -> dict[str, str]:
         _MARK: mark,
         "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "none",
-        "AWS_DEFAULT_REGION": region,
         "AWS_EC2_METADATA_DISABLED": "true",
+        **({"AWS_DEFAULT_REGION": region} if region else {}),
     }
 
 
@@ -224,6 +232,8 @@ def _captured(place: Path, work: Path, script: Path, code: int | None, time_limi
     elif code:
         message = f"`{script}` failed before it created a job{last}"
         hint = "name an interpreter with the script's packages: `--python`; it runs without network and credentials"
+        if "ProfileNotFound" in last:
+            hint = "add the profile to `~/.aws/config`, or correct its name in the script"
     else:
         message = f"`{script}` ended without creating a training job{last}"
         hint = "pass the arguments with which the script creates a job: `--args TEXT`"
@@ -274,13 +284,16 @@ def originals_of_script(
     if not originals:
         hint = "cloudtrain adopts training jobs"
         raise UsageError(f"the first job that `{script}` creates is not a training job", hint=hint, code="CT981")
-    folder, failed = script.absolute().parent, captured.failed
+    folder = script.absolute().parent
+    kind = f"the request that {script.name} sends"
+    kind += f"; failed: {', '.join(captured.failed)}" if captured.failed else ""
+    kind += f"; with {' and '.join(captured.notes)}" if captured.notes else ""
     places = [*_folders(folder), *outside_folders(script)]
     source = _source_in(folder, places, archive) if archive is not None else None
     return [
         replace(
             original,
-            kind=f"the request that {script.name} sends" + (f"; failed: {', '.join(failed)}" if failed else ""),
+            kind=kind,
             folder=str(folder),
             source=source,
             code=archive if source is None else None,

@@ -160,6 +160,10 @@ class Adopter(Protocol):
         """Return the source text of a Python module with which `adoption.driver` stops a script when the script creates
         its first job. Return None if the target's jobs are not created from Python."""
 
+    def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+        """Yield the user's settings that a script finds, without secrets: path below the home folder, text of the file,
+        and words that name the settings."""
+
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
         """Return the jobs in the `record` of a hook, and an archive (tar, gzip) of their code. The archive is None if
         the code is not among `uploads`, the files that the script uploaded."""

@@ -3,6 +3,7 @@ real SDKs are in tests/parity."""
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 import cloudtrain as ct
 from tests.adoption.test_requests import SAGEMAKER
 from tests.cli.conftest import Cli, cli
+from tests.code.credential_files import Maker
 
 __all__ = ["cli"]
 
@@ -36,6 +38,7 @@ from botocore.client import BaseClient
 client = BaseClient()
 request = json.loads({json.dumps(json.dumps(REQUEST))})
 """
+NO_REGION = "with us-east-1, because you have set no region"
 SEND = 'client._make_api_call("CreateTrainingJob", request)\n'
 
 
@@ -151,7 +154,7 @@ def test_a_notebook_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
     found = adopted(text, "job.ipynb")
     assert found.equal
-    assert found.kind == "the request that job.ipynb sends; failed: cell 1, cell 4"
+    assert found.kind == "the request that job.ipynb sends; failed: cell 1, cell 4; " + NO_REGION
 
 
 HOSTILE = {
@@ -228,10 +231,11 @@ def test_it_has_no_network_and_no_secrets(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine")
     monkeypatch.setenv("MY_TOKEN", "mine")
     (clean_environment / ".aws").mkdir()
+    (clean_environment / ".aws" / "credentials").write_text("mine")
     text = """
 import os, socket
 found = {"secret": os.environ["AWS_SECRET_ACCESS_KEY"], "token": os.environ.get("MY_TOKEN", ""),
-         "aws": str(os.path.exists(os.path.expanduser("~/.aws"))), "net": "open"}
+         "aws": str(os.listdir(os.path.expanduser("~/.aws"))), "net": "open"}
 try:
     socket.create_connection(("127.0.0.1", 9))
 except OSError as error:
@@ -242,10 +246,47 @@ request["Environment"] = found
 """
     found = adopted(CALL + text + SEND)
     variables = found.job.environment.variables
-    assert (variables["secret"], variables["token"], variables["aws"]) == ("none", "", "False")
+    assert (variables["secret"], variables["token"], variables["aws"]) == ("none", "", "['config']")
     assert "without network access" in variables["net"]
     assert not (folder / "written.txt").exists()
     assert not (clean_environment / "written.txt").exists()
+
+
+def test_it_has_the_users_regions_and_defaults(
+    adopted: Callable[..., ct.Adoption], clean_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them, a job would be called equal that has another region, no network and no key. Secrets stay away."""
+    token = Maker(2).letters(34, before="hf_")
+    texts = {
+        ".aws/config": "[default]\nregion = eu-west-3\nsso_start_url = x\n[profile lab]\nregion = eu-north-1\nrole_arn = r\n",
+        ".aws/credentials": "[other]\naws_access_key_id = mine\naws_secret_access_key = mine\n",
+        ".config/sagemaker/config.yaml": f"SageMaker:\n  A: {token}\n  VpcConfig: {{Subnets: [subnet-1]}}\n",
+    }
+    for name, text in texts.items():
+        (clean_environment / name).parent.mkdir(parents=True, exist_ok=True)
+        (clean_environment / name).write_text(text)
+    script = """
+import os
+names = (".aws/config", ".config/sagemaker/config.yaml")
+request["Environment"] = {name[1:4]: open(os.path.join(os.environ["HOME"], name)).read() for name in names}
+request["Environment"]["region"] = os.environ.get("AWS_DEFAULT_REGION", "")
+"""
+    found = adopted(CALL + script + SEND)
+    variables = found.job.environment.variables
+    assert (variables["region"], variables["con"]) == ("", "SageMaker:\n  VpcConfig: {Subnets: [subnet-1]}")
+    regions = configparser.ConfigParser()
+    regions.read_string(variables["aws"])
+    assert {name: regions[name].get("region") for name in regions.sections()} == {
+        'profile "default"': "eu-west-3", 'profile "lab"': "eu-north-1", 'profile "other"': None
+    }  # fmt: skip
+    assert not any(word in variables["aws"] for word in ("mine", "role_arn", "sso"))
+    place = clean_environment / ".config" / "sagemaker" / "config.yaml"
+    assert found.kind.endswith(f"; with your AWS region and `{place}` without its secrets")
+    monkeypatch.setenv("AWS_PROFILE", "other")
+    assert adopted(CALL + SEND).kind.endswith(f"; {NO_REGION} and `{place}` without its secrets")
+    with pytest.raises(ct.CloudtrainError) as caught:
+        adopted("class ProfileNotFound(Exception): pass\nraise ProfileNotFound('The config profile (x) is missing')\n")
+    assert "~/.aws/config" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,11 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
 
 def _section(file: Path, profile: str) -> Mapping[str, str]:
     """Return the profile's section, `[profile NAME]` or `[NAME]`; empty if it is missing or `file` cannot be read."""
+    sections = _sections(file)
+    return sections.get(f"profile {profile}", sections.get(profile, {}))
+
+
+def _sections(file: Path) -> dict[str, dict[str, str]]:
     import configparser
 
     parser = configparser.RawConfigParser(default_section="", strict=False)
@@ -300,10 +305,16 @@ def _section(file: Path, profile: str) -> Mapping[str, str]:
         parser.read(file, encoding="utf-8")
     except (configparser.Error, OSError, UnicodeDecodeError):
         return {}
-    for name in (f"profile {profile}", profile):
-        if parser.has_section(name):
-            return dict(parser.items(name))
-    return {}
+    return {name: dict(parser.items(name)) for name in parser.sections()}
+
+
+def regions_of_profiles(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the region of each AWS profile in the user's files; an empty text for a profile without one."""
+    regions = {"default": ""}
+    for name, fields in [item for file in _files(environ) for item in _sections(file).items()]:
+        profile = name.removeprefix("profile ").strip(" \"'")
+        regions[profile] = regions.get(profile) or fields.get("region", "")
+    return regions
 
 
 # The middle part of a run's reference, which gives the region and profile: `eu-west-1` or `research@eu-west-1`.

@@ -414,6 +414,9 @@ class AzureMLAdopter:
     def hook(self) -> str:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
+    def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+        yield from ()  # jobs name their workspace themselves
+
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], None]:
         workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
         originals = originals_in(record.get("job"), None)

@@ -6,13 +6,17 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path as File
 from typing import Any
 
+from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.rules.values import secret_texts
+from cloudtrain.system.files import expand_home
 from cloudtrain.targets.adoption import Comparable, Draft, Original, StaticCall, Unknown, draft_context, said
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
 from cloudtrain.targets.sagemaker.adopt.jobs import code_uri, drafts_of
@@ -41,7 +45,7 @@ from cloudtrain.targets.sagemaker.request import (
     JsonObject,
     rows_by_name,
 )
-from cloudtrain.targets.sagemaker.settings import SageMaker, account_id, account_of
+from cloudtrain.targets.sagemaker.settings import REGION, SageMaker, account_id, account_of, regions_of_profiles
 
 
 def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Original, bytes | None]:
@@ -272,6 +276,9 @@ def _distribution(argument: JsonMapping) -> Iterator[tuple[str, Any]]:
 
 _CODE = "(the code's own place)"
 
+_KEYS = "aws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = none\n"
+"""Keys that are not valid, for profiles that a script names."""
+
 
 class SageMakerAdopter:
     """Adopts CreateTrainingJob requests, and documents that contain such requests."""
@@ -347,6 +354,24 @@ class SageMakerAdopter:
 
     def hook(self) -> str:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
+
+    def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+        """The AWS profiles with their regions alone, and the SDK's defaults at the path where it looks for them."""
+        regions = regions_of_profiles(environ)
+        profile = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
+        named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or regions.get(profile)
+        regions |= {} if named else {profile: REGION}
+        rows = (f'[profile "{name}"]\n{_KEYS}{"region = " * bool(text)}{text}\n' for name, text in regions.items())
+        yield ".aws/config", "".join(rows), "your AWS region" if named else f"{REGION}, because you have set no region"
+        folder = environ.get("XDG_CONFIG_HOME") or expand_home(environ.get("HOME") or "~") / ".config"
+        place = File(environ.get("SAGEMAKER_USER_CONFIG_OVERRIDE") or File(folder, "sagemaker"))
+        place = place / "config.yaml" if place.suffix not in (".yaml", ".yml") else place
+        with suppress(OSError, Unreadable):
+            lines = read_text(place).splitlines()
+            parts = (line.partition(":") for line in lines)
+            hidden = secret_texts([((key.strip(" -"),), value.strip()) for key, _, value in parts])
+            clean = "\n".join(line for line in lines if not any(secret in line for secret in hidden))
+            yield ".config/sagemaker/config.yaml", clean, f"`{place}`{' without its secrets' if hidden else ''}"
 
     def captured(self, record: JsonMapping, uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
         """If the script asked AWS for its account number, the hook answered with a placeholder. The account number of
