@@ -376,7 +376,11 @@ class Store:
     def journal(self, name: str) -> list[tuple[str, Moment]]:
         """Return each stage that a submission reached, with the time."""
         rows = self._db.execute("SELECT stage, at, boot, uptime FROM journal WHERE name = ? ORDER BY id", (name,))
-        return [(stage, Moment(amount(at) or 0.0, text(boot), amount(up) or 0.0)) for stage, at, boot, up in rows]
+
+        def number(value: object) -> float:
+            return value if isinstance(value, int | float) else 0.0
+
+        return [(stage, Moment(number(at), text(boot), number(uptime))) for stage, at, boot, uptime in rows]
 
     def seconds_since(self, name: str, stage: str, *, at_least: bool = False) -> float:
         """Return the seconds since a submission last reached a stage; infinity if it never reached the stage.
