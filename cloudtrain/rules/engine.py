@@ -54,12 +54,12 @@ KeysOf = Callable[[ValuePath], list[Keys]]
 """Maps the rest of a path in the job to the positions in the overrides that write it."""
 
 
-def is_written(written: object, *keys: str) -> bool:
+def is_written(overrides: object, *keys: str) -> bool:
     """Return whether the overrides set the value at nested `keys`. Null also sets it, by removing the job's value."""
     for key in keys:
-        if not isinstance(written, Mapping) or key not in written:
+        if not isinstance(overrides, Mapping) or key not in overrides:
             return False
-        written = written[key]
+        overrides = overrides[key]
     return True
 
 
@@ -211,8 +211,8 @@ class Reading:
         for start, keys_of in self.paths.items():
             if path[: len(start)] == start:
                 for keys in keys_of(path[len(start) :]):
-                    if written := self.override_of(*keys):
-                        return written
+                    if override := self.override_of(*keys):
+                        return override
         return path
 
 
@@ -297,8 +297,8 @@ class Rule(NamedTuple):
         for fault in self.check(subject) if self.check is not None else ():
             path, hint = subject.reading.locate(fault.path), fault.hint
             if path != fault.path and not re.match(_IN_PLACE, hint or ""):
-                told = f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`"
-                hint = told if hint is None or hint.startswith("remove ") else f"{told}, and {hint}"
+                removal = f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`"
+                hint = removal if hint is None or hint.startswith("remove ") else f"{removal}, and {hint}"
             yield Finding(self.code, self.level, fault.message, hint, path, details=fault.details)
 
 
@@ -358,19 +358,19 @@ def load_rules(target: CheckedTarget, *, online: bool = False) -> None:
     """
     for module in _PORTABLE:
         import_module(module)
-    known = set(registered)
+    old_codes = set(registered)
     abilities = ("rules", "training_rules", *(("online",) if online else ()))
     try:
         for module in (module for ability in abilities for module in target.parts.get(ability, "").split()):
             import_module(module)
-        wrong = next((code for code in registered.keys() - known if not code.startswith(target.prefix)), None)
+        wrong = next((code for code in registered.keys() - old_codes if not code.startswith(target.prefix)), None)
         if wrong is not None:
             raise ValueError(f"the code `{wrong}` does not begin with `{target.prefix}`")
     except Exception as error:
         package = package_of_target(target.name)
         if package == OWN_PACKAGE:
             raise
-        for code in registered.keys() - known:
+        for code in registered.keys() - old_codes:
             del registered[code]
         message = f"the rules of the target `{target.name}` cannot be loaded: {type(error).__name__}: {error}"
         hint = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
@@ -413,9 +413,9 @@ def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool =
         UsageError: `ignore` names a rule that does not exist, or one about the budget.
     """
     ignored = {rule_named(code) for code in ignore}
-    for kept in (rule for rule in ignored if rule.check in money_checks):
+    for budget_rule in (rule for rule in ignored if rule.check in money_checks):
         hint = "shorten `max_runtime`, use smaller instances, or raise `max_cost` in `cloudtrain.toml`"
-        raise UsageError(f"`{kept.code}` keeps your budget, so it cannot be ignored", hint=hint)
+        raise UsageError(f"`{budget_rule.code}` keeps your budget, so it cannot be ignored", hint=hint)
     load_rules(subject.target)
     prefixes = (PORTABLE,) if portable else (PORTABLE, subject.target.prefix)
     rules = [registered[code] for code in sorted(registered) if code.startswith(prefixes)]
@@ -439,20 +439,20 @@ def value_at(value: object, *keys: str) -> Any:
 
 def mapping_at(value: object, *keys: str) -> Mapping[str, Any]:
     """Return the mapping at `keys`; an empty mapping if the value is missing."""
-    found = value_at(value, *keys)
-    return found if isinstance(found, Mapping) else {}
+    item = value_at(value, *keys)
+    return item if isinstance(item, Mapping) else {}
 
 
 def text_at(value: object, *keys: str) -> str:
     """Return the text at `keys`; an empty text if the value is missing."""
-    found = value_at(value, *keys)
-    return found if isinstance(found, str) else ""
+    item = value_at(value, *keys)
+    return item if isinstance(item, str) else ""
 
 
 def rows_at(value: object, *keys: str) -> list[Mapping[str, Any]]:
     """Return the mappings in the list at `keys`; an empty list if the value is missing."""
-    found = value_at(value, *keys)
-    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list | tuple) else []
+    item = value_at(value, *keys)
+    return [row for row in item if isinstance(row, Mapping)] if isinstance(item, list | tuple) else []
 
 
 def positive_count(value: object) -> int | None:
@@ -470,17 +470,17 @@ def plural(number: int, one: str) -> str:
 
 def join_names(names: Sequence[str], most: int = 6) -> str:
     """Return at most `most` of the names as text: `` `a`, `b` and 3 more``."""
-    shown = ", ".join(f"`{name}`" for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    text = ", ".join(f"`{name}`" for name in names[:most])
+    return text if len(names) <= most else f"{text} and {len(names) - most} more"
 
 
 # Helpers that apply overrides to parts of a job, shared by the readings of several targets.
 
 
-def changed_variables(job: TrainingJob, written: object) -> dict[str, str]:
-    """Return the job's environment variables changed by `written`, the overrides of the variables. A null in `written`
+def changed_variables(job: TrainingJob, overrides: object) -> dict[str, str]:
+    """Return the job's environment variables with `overrides`, the overrides of the variables. A null in `overrides`
     removes a variable."""
-    variables = merged(job.environment.variables, written if isinstance(written, Mapping) else {})
+    variables = merged(job.environment.variables, overrides if isinstance(overrides, Mapping) else {})
     return {
         name: value if isinstance(value, str) else str(value) for name, value in variables.items() if value is not None
     }
@@ -514,31 +514,31 @@ _KIN: dict[str, tuple[type, ...]] = {
 """Maps a launcher's type to the distributions in a job that can lead to it."""
 
 
-def as_written(written: Distribution, asked: Distribution, *, options: object = None) -> Distribution:
-    """Return the distribution that the finished request starts, close to the job's own wording. `asked` is the
-    distribution read from the request, `written` the one in the job. If both start the same launcher, return `written`
-    with the request's number of processes, otherwise `asked`. If `options` is given, it replaces the options for
+def as_written(source: Distribution, actual: Distribution, *, options: object = None) -> Distribution:
+    """Return the distribution that the finished request starts, close to the job's own wording. `actual` is the
+    distribution read from the request, `source` the one in the job. If both start the same launcher, return `source`
+    with the request's number of processes, otherwise `actual`. If `options` is given, it replaces the options for
     mpirun."""
-    if not isinstance(written, _KIN[asked.type]) or not _same_launch(written, asked):
-        found: Distribution = asked
-    elif isinstance(written, TensorFlow):
-        found = written if written == asked or (isinstance(asked, TensorFlow) and asked.workers is None) else asked
+    if not isinstance(source, _KIN[actual.type]) or not _same_launch(source, actual):
+        result: Distribution = actual
+    elif isinstance(source, TensorFlow):
+        result = source if source == actual or (isinstance(actual, TensorFlow) and actual.workers is None) else actual
     else:
-        count = getattr(asked, "processes_per_instance", None)
-        found = written.model_copy(update={"processes_per_instance": count}) if count else written
-    field = "mpi_options" if isinstance(found, SMDDP | SMP) else "options"
-    if isinstance(options, str) and field in type(found).model_fields:
-        return found.model_copy(update={field: options})
-    return found
+        count = getattr(actual, "processes_per_instance", None)
+        result = source.model_copy(update={"processes_per_instance": count}) if count else source
+    field = "mpi_options" if isinstance(result, SMDDP | SMP) else "options"
+    if isinstance(options, str) and field in type(result).model_fields:
+        return result.model_copy(update={field: options})
+    return result
 
 
-def _same_launch(written: Distribution, asked: Distribution) -> bool:
-    if isinstance(written, DeepSpeed):
-        return (written.launch == "mpi") is isinstance(asked, MPI)
-    if isinstance(written, SMDDP) and isinstance(asked, SMDDP):
-        return written.launch == asked.launch
-    if isinstance(written, TensorFlow) and isinstance(asked, TensorFlow):
-        return written.strategy == asked.strategy
+def _same_launch(source: Distribution, actual: Distribution) -> bool:
+    if isinstance(source, DeepSpeed):
+        return (source.launch == "mpi") is isinstance(actual, MPI)
+    if isinstance(source, SMDDP) and isinstance(actual, SMDDP):
+        return source.launch == actual.launch
+    if isinstance(source, TensorFlow) and isinstance(actual, TensorFlow):
+        return source.strategy == actual.strategy
     return True
 
 

@@ -27,75 +27,75 @@ A100 v4)."""
 _FABRICS = {"efa": "EFA", "infiniband": "InfiniBand", "": "RDMA"}
 
 
-def fabric(known: InstanceType) -> str:
-    """Return the name of the fast network on the target of the type `known`, such as `EFA`."""
-    table = table_of(known.target)
+def fabric(entry: InstanceType) -> str:
+    """Return the name of the fast network on the target of the type `entry`, such as `EFA`."""
+    table = table_of(entry.target)
     return _FABRICS[table.fabric if table is not None else ""]
 
 
-def last_day(known: InstanceType | None) -> str | None:
+def last_day(entry: InstanceType | None) -> str | None:
     """Return the ISO date from which a type is no longer offered; None if no date is announced."""
-    return (known.retired or known.retires or None) if known else None
+    return (entry.retired or entry.retires or None) if entry else None
 
 
-def better_network(known: InstanceType, count: int, code: str) -> str:
-    """Return the hint for a job with `count` instances of `known`, a type without a fast network. The hint recommends
+def better_network(entry: InstanceType, count: int, code: str) -> str:
+    """Return the hint for a job with `count` instances of `entry`, a type without a fast network. The hint recommends
     one instance with as many GPUs as all of them, preferably with at least the same GPU memory. If no such instance is
     offered, it recommends a type with a fast network. It also says how to accept Ethernet: with `--ignore` and the
     rule's `code`."""
 
     def has_all(row: InstanceType) -> bool:
-        return known.gpus > 0 and _model(row) == _model(known) and row.gpus >= known.gpus * count
+        return entry.gpus > 0 and _model(row) == _model(entry) and row.gpus >= entry.gpus * count
 
     accept = f"or accept Ethernet with `--ignore {code}`"
-    whole = _best(known, lambda row: has_all(row) and _holds_as_much(row, known)) or _best(known, has_all)
+    whole = _best(entry, lambda row: has_all(row) and _holds_as_much(row, entry)) or _best(entry, has_all)
     if whole is not None:
         return f"use one `{whole.name}` ({_describe(whole)}), which needs no network, {accept}"
-    return f"{with_rdma(known) or f'use a type with {fabric(known)}'}, {accept}"
+    return f"{with_rdma(entry) or f'use a type with {fabric(entry)}'}, {accept}"
 
 
-def has_rdma_somewhere(known: InstanceType) -> bool:
-    """Return whether the target offers a type with the GPU model of `known` and a fast network."""
-    return _best(known, lambda row: row.interconnect == "rdma" and _model(row) == _model(known)) is not None
+def has_rdma_somewhere(entry: InstanceType) -> bool:
+    """Return whether the target offers a type with the GPU model of `entry` and a fast network."""
+    return _best(entry, lambda row: row.interconnect == "rdma" and _model(row) == _model(entry)) is not None
 
 
-def with_rdma(known: InstanceType) -> str | None:
+def with_rdma(entry: InstanceType) -> str | None:
     """Return the hint to use a type with a fast network; None if none is suitable. In order of preference: a type with
-    the GPU model of `known` and at least its GPU memory; one with its GPU model; one with at least its GPU memory."""
+    the GPU model of `entry` and at least its GPU memory; one with its GPU model; one with at least its GPU memory."""
 
     def same(row: InstanceType) -> bool:
-        return row.interconnect == "rdma" and _model(row) == _model(known)
+        return row.interconnect == "rdma" and _model(row) == _model(entry)
 
     def no_less(row: InstanceType) -> bool:
-        return row.interconnect == "rdma" and row.gpus > 0 and _holds_as_much(row, known)
+        return row.interconnect == "rdma" and row.gpus > 0 and _holds_as_much(row, entry)
 
-    better = _best(known, lambda row: same(row) and no_less(row)) or _best(known, same) or _best(known, no_less)
+    better = _best(entry, lambda row: same(row) and no_less(row)) or _best(entry, same) or _best(entry, no_less)
     return f"use `{better.name}` ({_describe(better)})" if better else None
 
 
-def successor(known: InstanceType) -> str | None:
-    """Return the hint to replace `known` by an offered type; None if none is suitable. The replacement has the same GPU
-    model or its successor, at least as many GPUs (without GPUs: vCPUs), and a fast network if `known` has one."""
-    gpu, neuron = _model(known)
+def successor(entry: InstanceType) -> str | None:
+    """Return the hint to replace `entry` by an offered type; None if none is suitable. The replacement has the same GPU
+    model or its successor, at least as many GPUs (without GPUs: vCPUs), and a fast network if `entry` has one."""
+    gpu, neuron = _model(entry)
     model = _AFTER.get(gpu, gpu), neuron
     best = _best(
-        known,
+        entry,
         lambda row: (
-            row.name != known.name
-            and (row.interconnect == "rdma" or known.interconnect != "rdma")
+            row.name != entry.name
+            and (row.interconnect == "rdma" or entry.interconnect != "rdma")
             and _model(row) == model
-            and (row.gpus >= known.gpus if known.gpus else row.vcpus >= known.vcpus)
+            and (row.gpus >= entry.gpus if entry.gpus else row.vcpus >= entry.vcpus)
         ),
     )
     return f"use for example `{best.name}` ({_describe(best)})" if best else None
 
 
-def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> InstanceType | None:
-    """Return the cheapest offered type of the target of `known` for which `fits` is true; None if there is none. Types
+def _best(entry: InstanceType, fits: Callable[[InstanceType], bool]) -> InstanceType | None:
+    """Return the cheapest offered type of the target of `entry` for which `fits` is true; None if there is none. Types
     without a price come last. Slices of GPUs and Arm machines are never returned."""
     rows = [
         row
-        for row in instance_types(known.target)
+        for row in instance_types(entry.target)
         if not last_day(row) and not row.gpu_slice and row.architecture == "x86_64" and fits(row)
     ]
     return min(rows, key=lambda row: (row.price or inf, row.gpus, row.vcpus, row.name), default=None)
@@ -107,8 +107,8 @@ def _model(row: InstanceType) -> tuple[str, str]:
     return row.gpu.partition("-")[0], row.neuron
 
 
-def _holds_as_much(row: InstanceType, known: InstanceType) -> bool:
-    return row.gpu_memory_gib >= known.gpu_memory_gib
+def _holds_as_much(row: InstanceType, entry: InstanceType) -> bool:
+    return row.gpu_memory_gib >= entry.gpu_memory_gib
 
 
 def _describe(row: InstanceType) -> str:
@@ -124,24 +124,24 @@ def counterpart(name: str, target: str) -> str | None:
     """Return a hint for a job on `target` whose instance type `name` belongs to another cloud. If `target` has a type
     with the same GPUs, the hint names it. None if no other cloud has a type called `name`."""
     for other, table in tables().items():
-        known = instance_named(other, name) or instance_named(other, table.prefix + name)
+        entry = instance_named(other, name) or instance_named(other, table.prefix + name)
         title = find_target(other).title
-        if other == target or known is None:
+        if other == target or entry is None:
             continue
         lists = f"`cloudtrain instances --target {target}` lists those of {find_target(target).title}"
-        same = _same_gpus(known, target)
+        same = _same_gpus(entry, target)
         if same is None:
             return f"`{name}` is {title}'s name; {lists}"
         return f"write `{same.name}`, which has {same.hardware} too; `{name}` is {title}'s name"
     return None
 
 
-def _same_gpus(known: InstanceType, target: str) -> InstanceType | None:
-    if not known.gpu:
+def _same_gpus(entry: InstanceType, target: str) -> InstanceType | None:
+    if not entry.gpu:
         return None
     try:
-        fast: Literal["rdma"] | None = "rdma" if known.interconnect == "rdma" else None
-        return choose(target, gpu=known.gpu, gpus_per_instance=known.gpus, interconnect=fast)
+        fast: Literal["rdma"] | None = "rdma" if entry.interconnect == "rdma" else None
+        return choose(target, gpu=entry.gpu, gpus_per_instance=entry.gpus, interconnect=fast)
     except JobError:
         return None
 

@@ -177,11 +177,11 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     options = options_of_script(text)
     if options is None:
         return
-    known = sorted(option for option in options if not option.startswith("no-") and len(option) > 1)
+    candidates = sorted(option for option in options if not option.startswith("no-") and len(option) > 1)
     for name, value in names.items():
         is_sent = _PARAMETER_NAME.fullmatch(name) and not (subject.job.bare_flags and value is False)
         if is_sent and not any(option.startswith(name) for option in options):  # argparse takes beginnings of names
-            hint = did_you_mean(name, known) or "remove it"
+            hint = did_you_mean(name, candidates) or "remove it"
             place = ("hyperparameters", name) if name in own else ("arguments",)
             yield Fault(f"`{name}` is not an option of `{script}`", hint, place)
 
@@ -197,15 +197,15 @@ def field_without_effect(subject: Subject) -> Iterator[Fault]:
     reading, section = subject.reading, subject.reading.service + OVERRIDES
     if not reading.overrides or not reading.request:
         return
-    sent = _values(reading)
+    values = _values(reading)
     for path, value in _values(Reading(reading.target, subject.job, reading.account, subject.plan)).items():
-        actual, place = sent.get(path), reading.locate(path)
+        actual, place = values.get(path), reading.locate(path)
         if path[0] in ("inputs", "checkpoint"):  # without overrides, too, a request may have a longer address
             text = json.dumps(actual)
             key = next((key for key, one in reading.overrides.items() if actual and text in json.dumps(one)), None)
             place = path if key is None else (section, key) if place == path else place
         is_same = actual == value or (value in ("true", "false") and str(actual).lower() == value)  # as another tool's
-        is_same = is_same or (path == ("spot", "max_wait") and ("spot",) not in sent)  # told by `spot`
+        is_same = is_same or (path == ("spot", "max_wait") and ("spot",) not in values)  # told by `spot`
         if place != path and not is_same:
             message = f"`{dotted(path)}` has no effect, because `{section}` sets another value"
             yield Fault(message, f"remove `{'.'.join(map(str, place[1:]))}` from `{section}`", place)
@@ -223,11 +223,11 @@ def _values(reading: Reading) -> dict[tuple[str | int, ...], object]:
         ("checkpoint", reading.target): place,
         ("resources", "instance_count"): count,
     }
-    found = {path: value for path, value in single.items() if value is not None}
-    found |= {("environment", "variables", name): text for name, text in reading.variables.items()}
-    found |= {("hyperparameters", name): value for name, value in reading.parameters.items()}
-    found |= {("metrics", name): pattern for name, pattern in reading.metrics.items()}
-    return found | {place.path: place.address for place in reading.places if place.path[:1] == ("inputs",)}
+    values = {path: value for path, value in single.items() if value is not None}
+    values |= {("environment", "variables", name): text for name, text in reading.variables.items()}
+    values |= {("hyperparameters", name): value for name, value in reading.parameters.items()}
+    values |= {("metrics", name): pattern for name, pattern in reading.metrics.items()}
+    return values | {place.path: place.address for place in reading.places if place.path[:1] == ("inputs",)}
 
 
 TOY = ("size", "toy")

@@ -127,17 +127,17 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
     """
     resources = subject.job.resources
     gpus = None if resources.instance_groups else resources.gpus_per_instance
-    for known in (group.known for group in subject.reading.machines.spanned):
-        if known is None:
+    for entry in (group.known for group in subject.reading.machines.spanned):
+        if entry is None:
             continue
-        if gpus is not None and gpus != known.gpus:
-            message = f"`{known.name}` has {plural(known.gpus, 'GPU') if known.gpus else 'no GPUs'}, not {gpus}"
-            hint = f"set `gpus_per_instance` to {known.gpus}, or name another type"
+        if gpus is not None and gpus != entry.gpus:
+            message = f"`{entry.name}` has {plural(entry.gpus, 'GPU') if entry.gpus else 'no GPUs'}, not {gpus}"
+            hint = f"set `gpus_per_instance` to {entry.gpus}, or name another type"
             yield Fault(message, hint, ("resources", "gpus_per_instance"))
-        if resources.interconnect == "rdma" and known.interconnect != "rdma":
-            what = f"{fabric(known)} without SR-IOV" if known.fabric else f"no {fabric(known)}"
-            hint = with_rdma(known) or "remove `interconnect`, or name another type"
-            yield Fault(f"`{known.name}` has {what}, and the job asks for RDMA", hint, ("resources", "interconnect"))
+        if resources.interconnect == "rdma" and entry.interconnect != "rdma":
+            what = f"{fabric(entry)} without SR-IOV" if entry.fabric else f"no {fabric(entry)}"
+            hint = with_rdma(entry) or "remove `interconnect`, or name another type"
+            yield Fault(f"`{entry.name}` has {what}, and the job asks for RDMA", hint, ("resources", "interconnect"))
 
 
 def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> Iterator[Fault]:
@@ -160,18 +160,18 @@ def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
     """Several instances with GPUs work together without the target's fast network. `code` is the code of the rule."""
     machines = subject.reading.machines
     for group in machines.spanned if needs_network(subject) else ():
-        known = group.known
-        if known is not None and group.accelerators and not known.fabric:
+        entry = group.known
+        if entry is not None and group.accelerators and not entry.fabric:
             count = plural(machines.spanned_count, "instance")
-            message = f"`{known.name}` has no {fabric(known)}, and this job runs on {count}"
-            yield Fault(message, instead(subject, known, code), group.path)
+            message = f"`{entry.name}` has no {fabric(entry)}, and this job runs on {count}"
+            yield Fault(message, instead(subject, entry, code), group.path)
 
 
-def instead(subject: Subject, known: InstanceType, code: str) -> str:
-    """Return the hint to use a better network or a single instance in place of instances of the type `known`. If the
+def instead(subject: Subject, entry: InstanceType, code: str) -> str:
+    """Return the hint to use a better network or a single instance in place of instances of the type `entry`. If the
     overrides set the instance count, a hint to use a single instance also says to remove that override."""
     count, field = subject.reading.machines.spanned_count, ("resources", "instance_count")
-    hint, path = better_network(known, count, code), subject.reading.locate(field)
+    hint, path = better_network(entry, count, code), subject.reading.locate(field)
     if hint.startswith("use one ") and path != field:
         return f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`, and {hint}"
     return hint
@@ -272,9 +272,9 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
     ranks, alone = processes.ranks, processes.started
     machines, first = subject.reading.machines, 0
     for group in machines.groups:
-        started = ranks[first] or min(alone[first], 1)
-        if started and (group in machines.spanned or subject.reading.distribution.type == "none"):
-            yield group, started
+        count = ranks[first] or min(alone[first], 1)
+        if count and (group in machines.spanned or subject.reading.distribution.type == "none"):
+            yield group, count
         if machines.kind == "preferences":
             return
         first += group.count

@@ -100,8 +100,8 @@ def possible_secret(subject: Subject) -> Iterator[Fault]:
 def _secret_faults(subject: Subject, words: str, *, certain: bool) -> Iterator[Fault]:
     for secret in secret_values(subject.job):
         if secret.certain is certain:
-            name, shown = secret.path[-1], "and the request shows it to everyone who may read the job"
-            yield Fault(f"`{name}` {words} ({secret.rule}), {shown}", _hint(subject, secret.path), secret.path)
+            name, reason = secret.path[-1], "and the request shows it to everyone who may read the job"
+            yield Fault(f"`{name}` {words} ({secret.rule}), {reason}", _hint(subject, secret.path), secret.path)
 
 
 def _hint(subject: Subject, path: ValuePath) -> str:
@@ -486,10 +486,10 @@ def _apart(first: DataPlace, second: DataPlace) -> str:
     return f"write `{_beside(source, output)}`"
 
 
-def _beside(read: DataPlace, written: DataPlace) -> str:
-    """Return the location to suggest for the output `written`: next to the input `read`, or if that is a whole bucket,
-    a folder inside it."""
-    return f"{read.folder}/{written.word}" if read.is_root else f"{read.folder}-{written.word}"
+def _beside(source: DataPlace, output: DataPlace) -> str:
+    """Return the location to suggest for `output`: next to the input `source`, or if that is a whole bucket, a
+    folder inside it."""
+    return f"{source.folder}/{output.word}" if source.is_root else f"{source.folder}-{output.word}"
 
 
 def _own_folder(outer: DataPlace, inner: DataPlace) -> str:

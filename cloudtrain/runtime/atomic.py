@@ -147,7 +147,7 @@ def file_names(folder: Path) -> list[str]:
 
 def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Sync the files `names` under `folder` to disk. Return a map from name to length and checksums."""
-    found = {}
+    files = {}
     for name in names:
         path = folder / name
         with path.open("rb") as file:
@@ -156,8 +156,8 @@ def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         with path.open("rb") as file:
             while piece := file.read(1 << 20):
                 checksums.update(piece)
-        found[name] = checksums.entry
-    return found
+        files[name] = checksums.entry
+    return files
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -186,9 +186,9 @@ def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
 
 
 def _has_checksums(path: Path, entry: Mapping[str, Any]) -> bool:
-    block, kind, expected = blocks_of(entry)
+    block, kind, checksums = blocks_of(entry)
     with path.open("rb") as file:
-        return all(checksum(kind, _pieces_of(file, block)) == wanted for wanted in expected)
+        return all(checksum(kind, _pieces_of(file, block)) == value for value in checksums)
 
 
 class Blocks(NamedTuple):

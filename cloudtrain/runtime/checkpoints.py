@@ -29,7 +29,7 @@ from .directories import checkpoint_dir
 from .environment import detect_environment, notice
 from .errors import SetupError
 from .process_group import any_rank, from_every, from_main, wait_for_all
-from .uncaught import loaded
+from .uncaught import loaded_paths
 
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 _REFUSED = re.compile(r"Unsupported (?:global: GLOBAL|class) (\S+)")
@@ -103,12 +103,14 @@ class Checkpoints:
         environment = detect_environment()
         aside = self._make_aside(step) if environment.is_main else self.directory / f"{ASIDE}{step}"
         wait_for_all()
-        known = write(aside)
-        known = known if isinstance(known, dict) else {}
-        checked = {name for part in from_every(sorted(known)) for name in part}
+        checksums = write(aside)
+        checksums = checksums if isinstance(checksums, dict) else {}
+        checked = {name for part in from_every(sorted(checksums)) for name in part}
         rest = [name for name in file_names(aside) if name not in checked]
         mine = rest[environment.rank :: environment.world_size]
-        files = {name: entry for part in from_every({**known, **entries(aside, mine)}) for name, entry in part.items()}
+        files = {
+            name: entry for part in from_every({**checksums, **entries(aside, mine)}) for name, entry in part.items()
+        }
         path = self._publish(aside, step, files) if environment.is_main else None
         wait_for_all()
         return path
@@ -116,10 +118,10 @@ class Checkpoints:
     def latest(self) -> Saved | None:
         """Return the newest whole checkpoint that this process sees, or None if there is none. Torn checkpoints are
         skipped with a notice."""
-        for saved in self._all():
-            if is_whole(saved.path):
-                return saved
-            notice(f"skipped the torn checkpoint `{saved.path}`")
+        for checkpoint in self._all():
+            if is_whole(checkpoint.path):
+                return checkpoint
+            notice(f"skipped the torn checkpoint `{checkpoint.path}`")
         return None
 
     def agree(self) -> Saved | None:
@@ -127,13 +129,13 @@ class Checkpoints:
 
         The ranks of an instance divide the checkpoint's files among themselves, so each instance reads every byte once.
         """
-        names = from_main([saved.path.name for saved in self._all()])
+        names = from_main([checkpoint.path.name for checkpoint in self._all()])
         place = detect_environment()
         for name in names:
-            saved = _parse(self.directory / name)
-            whole = saved is not None and is_whole(saved.path, place.local_rank, place.local_world_size)
+            checkpoint = _parse(self.directory / name)
+            whole = checkpoint is not None and is_whole(checkpoint.path, place.local_rank, place.local_world_size)
             if not any_rank(not whole):
-                return saved
+                return checkpoint
             if not whole:
                 notice(f"skipped the checkpoint `{self.directory / name}`: torn or missing", every_rank=True)
         return None
@@ -152,13 +154,13 @@ class Checkpoints:
         from .sharded import TornError
 
         torn = False
-        for name in from_main([saved.path.name for saved in self._all()]):
-            saved = _parse(self.directory / name)
-            if not any_rank(saved is None or read_manifest(saved.path) is None):
-                assert saved is not None
+        for name in from_main([checkpoint.path.name for checkpoint in self._all()]):
+            checkpoint = _parse(self.directory / name)
+            if not any_rank(checkpoint is None or read_manifest(checkpoint.path) is None):
+                assert checkpoint is not None
                 try:
-                    read(saved.path)
-                    return saved
+                    read(checkpoint.path)
+                    return checkpoint
                 except TornError:
                     torn = True
             notice(f"skipped the checkpoint `{self.directory / name}`: torn or missing")
@@ -176,16 +178,16 @@ class Checkpoints:
         Raises:
             SetupError: the checkpoint is whole but cannot be loaded safely, or needs torch, which is not installed.
         """
-        saved = self.agree()
-        if saved is None:
+        checkpoint = self.agree()
+        if checkpoint is None:
             return None
-        loaded[:] = [saved.path]
-        return Loaded(_read_state(saved.path, map_location), saved.step)
+        loaded_paths[:] = [checkpoint.path]
+        return Loaded(_read_state(checkpoint.path, map_location), checkpoint.step)
 
     def _all(self) -> list[Saved]:
         """Return all checkpoints in the folder, whole or torn, newest first. Only their folders' names are read."""
-        found = [_parse(path) for path in self.directory.iterdir()] if self.directory.is_dir() else []
-        return sorted((saved for saved in found if saved is not None), reverse=True)
+        checkpoints = [_parse(path) for path in self.directory.iterdir()] if self.directory.is_dir() else []
+        return sorted((checkpoint for checkpoint in checkpoints if checkpoint is not None), reverse=True)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -208,9 +210,9 @@ class Checkpoints:
         number = older[0].number + 1 if older else 1
         final = self.directory / f"{number:06d}-step-{step}"
         publish(aside, final, {"version": 1, "step": step, "number": number, "files": files})
-        whole = [saved for saved in older if read_manifest(saved.path) is not None]
-        for saved in {*older} - {*whole[: self.keep - 1]}:
-            shutil.rmtree(saved.path, ignore_errors=True)
+        whole = [checkpoint for checkpoint in older if read_manifest(checkpoint.path) is not None]
+        for checkpoint in {*older} - {*whole[: self.keep - 1]}:
+            shutil.rmtree(checkpoint.path, ignore_errors=True)
         return final
 
 
@@ -249,8 +251,8 @@ def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) ->
     try:
         return torch.load(str(folder / _TORCH), map_location=map_location, weights_only=True, **unread)
     except pickle.UnpicklingError as error:
-        found = _REFUSED.search(str(error))
-        what = f"a `{found[1]}`, which is" if found else "what is"
+        match = _REFUSED.search(str(error))
+        what = f"a `{match[1]}`, which is" if match else "what is"
         raise SetupError(
             f"the checkpoint holds {what} neither a tensor nor plain data",
             hint="save `model.state_dict()`, `optimizer.state_dict()` and plain numbers (`float(x)`), not the objects",

@@ -44,13 +44,13 @@ CHOICES = (*COUNTS, "-i", "--include", "-e", "--exclude")
 
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
     """Map each option of `deepspeed` before the script to its value; the value is empty for options that take none."""
-    found, rest = {}, iter(arguments)
+    options, rest = {}, iter(arguments)
     for argument in rest:
         if not argument.startswith("-"):
             break
         name, equals, value = argument.partition("=")
-        found[name] = value if equals or name in FLAGS else next(rest, "")
-    return found
+        options[name] = value if equals or name in FLAGS else next(rest, "")
+    return options
 
 
 def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gpus: int) -> list[str]:
@@ -64,8 +64,8 @@ def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gp
             hint="tune on one instance (`instance_count: 1`), then train on several with the result",
         )
     if count == 1:
-        chosen = [] if any(name in options for name in CHOICES) else ["--num_gpus", _slots(options, variables, gpus)]
-        return ["deepspeed", *chosen, *arguments]
+        choice = [] if any(name in options for name in CHOICES) else ["--num_gpus", _slots(options, variables, gpus)]
+        return ["deepspeed", *choice, *arguments]
     if environment.master_addr is None:
         hint = "on Azure ML the distribution is `PyTorch` with one process per instance"
         raise SetupError("the address of the first instance is unknown: `MASTER_ADDR` is not set", hint=hint)
@@ -105,8 +105,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) -> str:
     """Return the number of slots per instance: the number in `options`, else `gpus` (NVIDIA GPUs), else
     AZ_BATCHAI_GPU_COUNT, which counts other GPUs as well."""
-    given = next((options[name] for name in COUNTS if name in options), "")
-    text = given or str(gpus or variables.get("AZ_BATCHAI_GPU_COUNT", ""))
+    option = next((options[name] for name in COUNTS if name in options), "")
+    text = option or str(gpus or variables.get("AZ_BATCHAI_GPU_COUNT", ""))
     if text.isdecimal() and int(text):
         return text
     hint = "give the job `processes_per_instance`, or an instance type with GPUs"

@@ -67,9 +67,9 @@ def input_dir(name: str, *, default: str | Path | None = None) -> Path:
     Raises:
         SetupError: the folder does not exist.
     """
-    found = _first(INPUTS, name, os.environ) or _channel(name, os.environ)
+    folder = _first(INPUTS, name, os.environ) or _channel(name, os.environ)
     usual = Path(default if default is not None else Path("data", name))
-    path = found or usual
+    path = folder or usual
     if not path.exists():
         raise SetupError(
             f"the input `{name}` was not found: `{path}` does not exist",
@@ -90,11 +90,11 @@ def model_dir() -> Path:
 
 def checkpoint_dir() -> Path:
     """Create and return the folder for checkpoints. It outlives the run, and a resumed run finds its files there."""
-    found = _first(CHECKPOINT, "checkpoint", os.environ)
+    folder = _first(CHECKPOINT, "checkpoint", os.environ)
     on_sagemaker = Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model").parent / SAGEMAKER_CHECKPOINTS
-    if found is None and detect_environment().platform == "sagemaker" and on_sagemaker.is_dir():
+    if folder is None and detect_environment().platform == "sagemaker" and on_sagemaker.is_dir():
         return on_sagemaker
-    return _create(found or _default_folder("checkpoint"))
+    return _create(folder or _default_folder("checkpoint"))
 
 
 def run_dir() -> Path | None:
@@ -114,11 +114,11 @@ def _first(templates: tuple[str, ...], name: str, variables: Variables) -> Path 
 def _channel(name: str, variables: Variables) -> Path | None:
     """Return the folder of the SageMaker channel whose name has `-` or `.` where the input's `name` has `_`; None
     without such a channel."""
-    wanted = f"SM_CHANNEL_{name.upper()}"
-    found = (
-        value for key, value in variables.items() if re.sub(r"\W", "_", key) in (wanted, f"SM_CHANNEL{name.upper()}")
+    variable = f"SM_CHANNEL_{name.upper()}"
+    values = (
+        value for key, value in variables.items() if re.sub(r"\W", "_", key) in (variable, f"SM_CHANNEL{name.upper()}")
     )
-    return next((Path(value) for value in found if value), None)
+    return next((Path(value) for value in values if value), None)
 
 
 def _default_folder(name: str) -> Path:

@@ -302,9 +302,9 @@ def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Env
 def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world_size: int, local_rank: int) -> int:
     """Return the local world size: the value of the launcher's variable, or if it is not set, a value derived from the
     other numbers."""
-    given = _number(variables, launcher.local_world_size, 0) or launcher.tasks_on_node(variables)
-    if given:
-        return given
+    size = _number(variables, launcher.local_world_size, 0) or launcher.tasks_on_node(variables)
+    if size:
+        return size
     nodes = _number(variables, launcher.node_count, 0)
     if nodes and world_size % nodes == 0:
         return world_size // nodes

@@ -186,7 +186,7 @@ def _become(environment: Mapping[str, str], folder: Path | None, program: Sequen
                 os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600), descriptor)
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
-        held = hold_master_store() if "torch" in sys.modules else None  # noqa: F841 - it serves until the rank ends
+        master_store = hold_master_store() if "torch" in sys.modules else None  # noqa: F841 - it serves until the rank ends
         exit_code = _run_script(program)
     finally:
         os._exit(exit_code)

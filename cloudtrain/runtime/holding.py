@@ -28,8 +28,8 @@ def hold_at(step: float) -> Iterator[None]:
 
     A SIGTERM that arrives while the body runs counts, because the rehearsal sends it as soon as it reads the line.
     """
-    wanted = os.environ.get(VARIABLE, "")
-    if not wanted.isdecimal() or step < int(wanted):
+    text = os.environ.get(VARIABLE, "")
+    if not text.isdecimal() or step < int(text):
         yield
         return
     del os.environ[VARIABLE]

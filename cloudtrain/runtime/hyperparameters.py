@@ -74,23 +74,23 @@ def read_arguments(
     similar."""
     declared = _declarations(defaults)
     names = {_fold(name): name for name in declared}
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     unknown: dict[str, str | None] = {}
     problems: list[str] = []
     for key, value in _from_sagemaker(sm_hps).items():
         if _fold(key) in names:
-            given[names[_fold(key)]] = value
+            arguments[names[_fold(key)]] = value
     for key, texts in _split(argv):
         name = names.get(_fold(key.lstrip("-")))
         if name is None:
             unknown[key] = _nearest(key, declared) if key.startswith("-") else None
             continue
         try:
-            given[name] = _text_of(texts, declared[name][0])
+            arguments[name] = _text_of(texts, declared[name][0])
         except ValueError as error:
             problems.append(f"`{key}` {error}")
     values = {name: default for name, (_, default) in declared.items()}
-    for name, value in given.items():
+    for name, value in arguments.items():
         try:
             values[name] = convert(value, declared[name][0])
         except ValueError as error:
@@ -133,18 +133,18 @@ def _fill(defaults: Any, values: dict[str, Any]) -> Any:
 def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Return each key with the tokens that follow it. In `--key=value` the value is the only token. Tokens that follow
     no key are returned as keys without values."""
-    found: list[tuple[str, list[str]]] = []
+    pairs: list[tuple[str, list[str]]] = []
     open_key = False
     for token in argv:
         if _is_key(token):
             key, equals, text = token.partition("=")
-            found.append((key, [text] if equals else []))
+            pairs.append((key, [text] if equals else []))
             open_key = not equals
         elif open_key:
-            found[-1][1].append(token)
+            pairs[-1][1].append(token)
         else:
-            found.append((token, []))
-    return found
+            pairs.append((token, []))
+    return pairs
 
 
 def _is_key(token: str) -> bool:
@@ -206,9 +206,9 @@ def _print_help(defaults: Any) -> None:
     if not detect_environment().is_main:
         return
     for name, (kind, default) in _declarations(defaults).items():
-        shown = getattr(kind, "__name__", None) if isinstance(kind, type) else None
+        type_name = getattr(kind, "__name__", None) if isinstance(kind, type) else None
         required = default is _REQUIRED
-        sys.stdout.write(f"  --{name:<24} {shown or str(kind).replace('typing.', ''):<12} ")
+        sys.stdout.write(f"  --{name:<24} {type_name or str(kind).replace('typing.', ''):<12} ")
         sys.stdout.write("required\n" if required else f"default {default!r}\n")
 
 
@@ -339,10 +339,10 @@ def _items(value: Any, elements: tuple[Any, ...]) -> Sequence[Any]:
     if not isinstance(value, str):
         return value if isinstance(value, SEQUENCES) else [value]
     are_texts = any(is_one_of(element, _TEXTS) for element in elements)
-    found = None if are_texts and value.strip()[:1] not in ("[", "(") else _literal(value)
-    if found is None:
+    literal = None if are_texts and value.strip()[:1] not in ("[", "(") else _literal(value)
+    if literal is None:
         return [item.strip() for item in value.split(",")] if value.strip() else []
-    return found if isinstance(found, SEQUENCES) else [found]
+    return literal if isinstance(literal, SEQUENCES) else [literal]
 
 
 def _tuple(value: Any, elements: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -355,14 +355,14 @@ def _tuple(value: Any, elements: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _dict(value: Any, elements: tuple[Any, ...]) -> dict[Any, Any]:
-    found = _literal(value) if isinstance(value, str) else value
-    if not isinstance(found, dict):
+    mapping = _literal(value) if isinstance(value, str) else value
+    if not isinstance(mapping, dict):
         pairs = [pair.partition("=") for pair in str(value).split(",") if pair.strip()]
         if any(not equals for _, equals, _ in pairs):
             raise ValueError(f"`{value}` is not written as `a=1,b=2`")
-        found = {key.strip(): text for key, _, text in pairs}
+        mapping = {key.strip(): text for key, _, text in pairs}
     key_kind, value_kind = elements or (Any, Any)
-    return {convert(key, key_kind): convert(item, value_kind) for key, item in found.items()}
+    return {convert(key, key_kind): convert(item, value_kind) for key, item in mapping.items()}
 
 
 def _literal(text: str) -> Any:
@@ -380,8 +380,8 @@ def _guess(value: Any) -> Any:
         return value
     if value.lower() in _NONE:
         return None
-    found = _literal(value)
-    return value if found is None else found
+    literal = _literal(value)
+    return value if literal is None else literal
 
 
 _SCALARS: dict[Any, Callable[[Any], Any]] = {

@@ -35,18 +35,18 @@ SMDDP_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
 """The module that registers the backend `smddp` when it is imported. Only SageMaker's images have it."""
 
 
-def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: bool = False) -> str:
-    """Return the backend string for torch.distributed. `asked` is `auto` or the required backend; `gpus` are those that
-    this process sees; `folded`: two processes share a GPU; `alone`: the job has one process; `sends`: the script sends
-    tensors from process to process, which smddp does not support."""
-    if asked != AUTO:
-        problem = _problem(asked, gpus=gpus, folded=folded)
+def choose_backend(backend: str, *, gpus: int, folded: bool, alone: bool, sends: bool = False) -> str:
+    """Return the backend string for torch.distributed. `backend` is `auto` or the required backend; `gpus` are those
+    that this process sees; `folded`: two processes share a GPU; `alone`: the job has one process; `sends`: the script
+    sends tensors from process to process, which smddp does not support."""
+    if backend != AUTO:
+        problem = _problem(backend, gpus=gpus, folded=folded)
         if problem:
             raise SetupError(
-                f"the backend `{asked}` cannot run here: {problem}",
+                f"the backend `{backend}` cannot run here: {problem}",
                 hint="use `auto`, which chooses a backend that can run",
             )
-        return NCCL if asked == "nccl" else asked
+        return NCCL if backend == "nccl" else backend
     if gpus and not folded and not alone and not sends and _smddp_problem() is None:
         return "smddp"
     return "gloo" if _problem("nccl", gpus=gpus, folded=folded) else NCCL
@@ -68,9 +68,9 @@ def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
         return _smddp_problem()
     if backend == "mpi" and not dist.is_mpi_available():
         return "this PyTorch is built without mpi"
-    known = {"gloo", "nccl", "mpi", "smddp", "ucc", "fake"}
+    backends = {"gloo", "nccl", "mpi", "smddp", "ucc", "fake"}
     parts = {part.rpartition(":")[2] for part in backend.split(",")}
-    unknown = sorted(parts - known)
+    unknown = sorted(parts - backends)
     return f"`{unknown[0]}` is not a backend; there are `auto`, `smddp`, `nccl`, `gloo` and `mpi`" if unknown else None
 
 
@@ -146,7 +146,7 @@ def init_process_group(
     folded = gpus > 0 and _gpu_is_shared(environment, store, environment.local_rank % gpus)
     if gpus:
         record_flights()
-    chosen = choose_backend(backend, gpus=gpus, folded=folded, alone=environment.world_size == 1, sends=sends)
+    backend = choose_backend(backend, gpus=gpus, folded=folded, alone=environment.world_size == 1, sends=sends)
     device = torch.device("cuda", environment.local_rank % gpus) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
@@ -154,10 +154,10 @@ def init_process_group(
     if folded:
         notice("several processes share one GPU, so they cannot be faster than one process")
     _torch_distributed().init_process_group(
-        chosen, store=store, rank=environment.rank, world_size=environment.world_size, timeout=limit
+        backend, store=store, rank=environment.rank, world_size=environment.world_size, timeout=limit
     )
     tell_setup_errors()  # torch has just put a hook around the one that was there, which marks every line with a rank
-    return ProcessGroup(environment, chosen, device)
+    return ProcessGroup(environment, backend, device)
 
 
 def destroy_process_group() -> None:
@@ -266,8 +266,8 @@ class InstanceProcesses:
     def send(self, data: bytearray, users: list[int]) -> None:
         """Send `data` to each process in `users`. These processes must call `receive`."""
         if users:
-            sent = _as_tensor(data)
-            sending = [_torch_distributed().isend(sent, self.ranks[user], group=self.group) for user in users]
+            tensor = _as_tensor(data)
+            sending = [_torch_distributed().isend(tensor, self.ranks[user], group=self.group) for user in users]
             for work in sending:
                 work.wait()
 
@@ -338,9 +338,9 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
         )
     os.environ.setdefault("MASTER_ADDR", environment.master_addr)
     os.environ.setdefault("MASTER_PORT", str(environment.master_port))
-    held = hold_master_store({**os.environ, "RANK": str(environment.rank)})
+    master_store = hold_master_store({**os.environ, "RANK": str(environment.rank)})
     store = find_store(environment, patience)
-    del held  # the store that was met keeps its server
+    del master_store  # the store that was met keeps its server
     store.set_timeout(timeout)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
     if attempt is not None and environment.node_count == 1:

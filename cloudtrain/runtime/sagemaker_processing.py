@@ -83,7 +83,7 @@ def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bi
 def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict[str, str]:
     """Return the script's environment, from `processingjobconfig.json` and `resourceconfig.json`."""
     hosts, host = list(resource["hosts"]), resource["current_host"]
-    found = {
+    variables = {
         "CLOUDTRAIN_INSTANCE": str(hosts.index(host)),
         "CLOUDTRAIN_INSTANCE_COUNT": str(len(hosts)),
         "CLOUDTRAIN_RUN_NAME": str(config.get("ProcessingJobName", "")),
@@ -93,11 +93,11 @@ def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict
     for item in config.get("ProcessingInputs") or ():
         place = item.get("S3Input") or item.get("DatasetDefinition") or {}
         if item["InputName"] != CODE_INPUT and place.get("LocalPath"):
-            found[f"CLOUDTRAIN_INPUT_{item['InputName'].upper()}"] = place["LocalPath"]
+            variables[f"CLOUDTRAIN_INPUT_{item['InputName'].upper()}"] = place["LocalPath"]
     for item in (config.get("ProcessingOutputConfig") or {}).get("Outputs") or ():
         if (item.get("S3Output") or {}).get("LocalPath"):
-            found[f"CLOUDTRAIN_OUTPUT_{item['OutputName'].upper()}"] = item["S3Output"]["LocalPath"]
-    return found
+            variables[f"CLOUDTRAIN_OUTPUT_{item['OutputName'].upper()}"] = item["S3Output"]["LocalPath"]
+    return variables
 
 
 def _run(words: list[str], root: Path, children: Children) -> int:

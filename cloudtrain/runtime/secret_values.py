@@ -66,8 +66,8 @@ def load_secrets() -> None:
 
 def references(variables: Mapping[str, str]) -> dict[str, str]:
     """Return a map from the name of each secret of the job to its reference."""
-    found: dict[str, str] = json.loads(variables.get(VARIABLE) or "{}")
-    return found
+    secrets: dict[str, str] = json.loads(variables.get(VARIABLE) or "{}")
+    return secrets
 
 
 def forms_of(values: Mapping[str, str]) -> tuple[str, ...]:
@@ -128,10 +128,10 @@ def _of_secrets_manager(where: str, variables: Mapping[str, str]) -> str:
     if not key:
         return str(text)
     try:
-        found = json.loads(text)[key]
+        value = json.loads(text)[key]
     except (ValueError, KeyError, TypeError):
         raise SetupError(f"`{name}` is not a JSON object with the key `{key}`") from None
-    return found if isinstance(found, str) else json.dumps(found)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _of_parameter_store(name: str, variables: Mapping[str, str]) -> str:
@@ -156,8 +156,8 @@ def _ask_aws(
     try:
         answer: Mapping[str, Any] = getattr(boto3.client(service, region_name=region), method)(**words)
     except ClientError as error:
-        told = error.response.get("Error", {})
-        raise SetupError(f"AWS refused the request: {told.get('Code')}: {told.get('Message')}", hint=hint) from None
+        fault = error.response.get("Error", {})
+        raise SetupError(f"AWS refused the request: {fault.get('Code')}: {fault.get('Message')}", hint=hint) from None
     except BotoCoreError as error:
         raise SetupError(f"the request to AWS failed: {error}", hint=hint) from None
     return answer
@@ -216,8 +216,8 @@ def _get_json(address: str, headers: dict[str, str], hint: str, who: str, proxy:
     for attempt in range(3):
         try:
             with opener.open(Request(address, headers=headers), timeout=10) as answer:
-                found: Mapping[str, Any] = json.loads(answer.read().decode("utf-8"))
-                return found
+                body: Mapping[str, Any] = json.loads(answer.read().decode("utf-8"))
+                return body
         except HTTPError as error:
             problem, again = f"{who} answers {error.code} {error.reason}", error.code == 429 or error.code >= 500
         except OSError as error:

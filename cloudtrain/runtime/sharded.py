@@ -121,7 +121,7 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
     import torch.distributed.checkpoint
     from torch.distributed.checkpoint import filesystem
 
-    written: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
 
     class Hashing(filesystem.FileSystem):
         @contextmanager
@@ -136,12 +136,12 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
                     with original_error(checked):
                         yield checked
                 finally:
-                    written[Path(path).name] = checked.finish()
+                    entries[Path(path).name] = checked.finish()
 
         def rename(self, path: Any, new_path: Any) -> None:
             super().rename(path, new_path)
-            if Path(path).name in written:
-                written[Path(new_path).name] = written.pop(Path(path).name)
+            if Path(path).name in entries:
+                entries[Path(new_path).name] = entries.pop(Path(path).name)
 
     writer = filesystem.FileSystemWriter(folder, sync_files=True)
     writer.fs = Hashing()
@@ -154,7 +154,7 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
             if isinstance(failure, OSError):
                 raise save_error(folder, failure, on_every_rank=True) from None
         raise
-    return written
+    return entries
 
 
 @contextmanager
@@ -196,14 +196,14 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
     metadata = _read_metadata(folder, files)
 
     class ShardReader(filesystem.FileSystemReader):
-        def read_metadata(self, *_args: Any, **_named: Any) -> Any:
+        def read_metadata(self, *_args: Any, **_kwargs: Any) -> Any:
             return metadata
 
         def read_data(self, plan: Any, planner: Any) -> Any:
-            done = torch.futures.Future()  # type: ignore[var-annotated]  # torch's own hints leave it open
+            future = torch.futures.Future()  # type: ignore[var-annotated]  # torch's own hints leave it open
             _read_items(folder, files, metadata, plan, planner)
-            done.set_result(None)
-            return done
+            future.set_result(None)
+            return future
 
     class Planner(default_planner.DefaultLoadPlanner):
         def load_bytes(self, read_item: Any, value: Any) -> None:
@@ -256,19 +256,19 @@ def _read_metadata(folder: Path, files: dict[str, Any]) -> Any:
 def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, planner: Any) -> None:
     """Read the data that torch's `plan` requests for this rank, and pass it to `planner`. Each part is passed as soon
     as its last block has been read."""
-    wanted: dict[tuple[str, int, int], list[Any]] = {}
+    items: dict[tuple[str, int, int], list[Any]] = {}
     spans: dict[tuple[str, int, int], range] = {}
     failure: Exception | None = None
     try:
         for item in plan.items:
             info = metadata.storage_data[item.storage_index]
             place = (info.relative_path, info.offset, info.length)
-            wanted.setdefault(place, []).append(item)
+            items.setdefault(place, []).append(item)
             spans[place] = _span_of(folder, files, *place)
     except Exception as error:  # noqa: BLE001 - told when the other ranks have what they wait for
         failure = error
     waiting = sorted(spans)
-    held: dict[Block, memoryview] = {}
+    cache: dict[Block, memoryview] = {}
     blocks = {Block(name, number) for (name, _, _), numbers in spans.items() for number in numbers}
     for block, data in read_blocks(folder, files, blocks):
         if failure is not None:
@@ -276,16 +276,16 @@ def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, p
         try:
             if data is None:
                 raise TornError(folder)
-            held[block] = data
+            cache[block] = data
             while waiting and Block(waiting[0][0], spans[waiting[0]][-1]) <= block:
                 place = waiting.pop(0)
                 name, offset, length = place
                 start = offset - spans[place][0] * blocks_of(files[name]).length
-                parts = [held[Block(name, number)] for number in spans[place]]
+                parts = [cache[Block(name, number)] for number in spans[place]]
                 whole = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
-                _fill(planner, wanted[place], whole[start : start + length], folder)
+                _fill(planner, items[place], whole[start : start + length], folder)
             first = Block(waiting[0][0], spans[waiting[0]][0]) if waiting else None
-            held = {one: kept for one, kept in held.items() if first is not None and one >= first}
+            cache = {one: view for one, view in cache.items() if first is not None and one >= first}
         except Exception as error:  # noqa: BLE001
             failure = error
     if failure is not None:
@@ -381,7 +381,7 @@ class Block(NamedTuple):
 
 
 def read_blocks(
-    folder: Path, files: Mapping[str, Mapping[str, Any]], wanted: Iterable[Block]
+    folder: Path, files: Mapping[str, Mapping[str, Any]], wanted_blocks: Iterable[Block]
 ) -> Iterator[tuple[Block, memoryview | None]]:
     """Yield each wanted block with its bytes, in sorted order. The bytes are None if their checksum differs from the
     one in `files`, the manifest's entries.
@@ -391,7 +391,7 @@ def read_blocks(
     """
     group = instance_group()
     users: dict[Block, list[int]] = defaultdict(list)
-    for process, blocks in enumerate(group.gather(sorted(set(wanted)))):
+    for process, blocks in enumerate(group.gather(sorted(set(wanted_blocks)))):
         for block in blocks:
             users[Block(*block)].append(process)
     reader_of = _share_out(users)
@@ -437,9 +437,9 @@ def _read_block(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Blo
     try:
         with (folder / block.name).open("rb", buffering=0) as file:
             file.seek(block.number * length)
-            found = 0
-            while count := file.readinto(view[found:]):
-                found += count
+            position = 0
+            while count := file.readinto(view[position:]):
+                position += count
     except OSError:
         return data
     data[-1] = checksum(kind, [view]) == checksums[block.number]

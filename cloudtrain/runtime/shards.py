@@ -55,11 +55,11 @@ def keys_in(folder: str) -> list[str]:
     def refuse(error: OSError) -> None:
         raise error
 
-    found = []
+    paths = []
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
         folders[:] = [name for name in folders if not leads_back(parent, name)]
-        found += [os.path.relpath(os.path.join(parent, name), folder) for name in names]
-    return found
+        paths += [os.path.relpath(os.path.join(parent, name), folder) for name in names]
+    return paths
 
 
 def leads_back(parent: str, name: str) -> bool:

@@ -41,8 +41,8 @@ def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any]
     if not isinstance(config, dict):
         raise SetupError("`TF_CONFIG` is not a JSON object")
     cluster, task = (_object(config, member) for member in ("cluster", "task"))
-    known = {ROLES.get(role, role): places for role, places in cluster.items() if places}
-    return {**config, "cluster": known, "task": _task(task)}
+    roles = {ROLES.get(role, role): places for role, places in cluster.items() if places}
+    return {**config, "cluster": roles, "task": _task(task)}
 
 
 def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
@@ -55,14 +55,14 @@ def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
 
 
 def _object(config: Mapping[str, Any], member: str) -> dict[str, Any]:
-    found = config.get(member) or {}
-    if not isinstance(found, dict):
+    value = config.get(member) or {}
+    if not isinstance(value, dict):
         raise SetupError(f"`{member}` in `TF_CONFIG` is not a JSON object")
-    return found
+    return value
 
 
-def _task(written: Mapping[str, Any]) -> dict[str, Any]:
-    task = dict(written)
+def _task(config: Mapping[str, Any]) -> dict[str, Any]:
+    task = dict(config)
     if "type" in task:
         task["type"] = ROLES.get(task["type"], task["type"])
     if "index" in task:

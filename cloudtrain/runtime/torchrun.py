@@ -136,7 +136,7 @@ def main(arguments: Sequence[str]) -> None:
     from torch.distributed.run import main as run
 
     rendezvous_handler_registry.register(BACKEND, Rendezvous)  # type: ignore[arg-type]  # no subclass: torch comes late
-    held = _open_usual_store(arguments)  # noqa: F841 - the store listens as long as it is kept
+    store = _open_usual_store(arguments)  # noqa: F841 - the store listens as long as it is kept
     run(list(arguments))
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-loaded: list[Path] = []
+loaded_paths: list[Path] = []
 """The checkpoint that this process has loaded, if any."""
 
 
@@ -24,9 +24,9 @@ def tell_setup_errors() -> None:
         return
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if loaded and str(error).startswith("Error(s) in loading state_dict"):  # torch's words
+        if loaded_paths and str(error).startswith("Error(s) in loading state_dict"):  # torch's words
             error = SetupError(
-                f"{error}\n(loaded: the checkpoint `{loaded[-1]}`)",
+                f"{error}\n(loaded: the checkpoint `{loaded_paths[-1]}`)",
                 hint="give the options with which it was saved, or remove the checkpoints to start from the beginning",
             )
         if not isinstance(error, SetupError):

@@ -89,8 +89,8 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
 def newest_checkpoint(directory: Path) -> str | None:
     """Return the path of the Trainer's newest whole checkpoint in a folder, or None if there is none. Torn checkpoints
     are skipped with a notice."""
-    found = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
-    for _, path in sorted(found, reverse=True):
+    checkpoints = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
+    for _, path in sorted(checkpoints, reverse=True):
         if is_whole(path):
             return str(path)
         notice(f"skipped the torn checkpoint `{path}`")

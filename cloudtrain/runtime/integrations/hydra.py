@@ -19,16 +19,16 @@ def pass_to_hydra() -> None:
 def overrides_of(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with each `--name value` and `--name=value` changed to Hydra's `name=value`. Hydra's own
     options are kept."""
-    found: list[str] = []
+    overrides: list[str] = []
     waiting = list(arguments)
     while waiting:
         name, equals, value = waiting.pop(0).partition("=")
         if not name.startswith("--") or (not equals and (not waiting or waiting[0].startswith("--"))):
-            found.append(name + equals + value)
+            overrides.append(name + equals + value)
             continue
         value = value if equals else waiting.pop(0)
-        found.append(f"{name[2:]}={value}" if _AS_IT_IS.fullmatch(value) else f"{name[2:]}='{_escaped(value)}'")
-    return found
+        overrides.append(f"{name[2:]}={value}" if _AS_IT_IS.fullmatch(value) else f"{name[2:]}='{_escaped(value)}'")
+    return overrides
 
 
 def _escaped(text: str) -> str:

@@ -19,7 +19,7 @@ from .loop import StepReports, require_all_processes, spare_workers
 _FILE = "lightning.ckpt"
 
 
-def fit(trainer: Any, model: Any, *arguments: Any, **named: Any) -> None:
+def fit(trainer: Any, model: Any, *arguments: Any, **keywords: Any) -> None:
     """Run `trainer.fit(model, ...)`, starting from the newest whole checkpoint of `checkpoint_dir()`.
 
     If the run is stopped, `fit` does not return: the process exits with code 0.
@@ -29,11 +29,11 @@ def fit(trainer: Any, model: Any, *arguments: Any, **named: Any) -> None:
     if callback is None:
         callback = _callback_of(type(trainer).__module__.removesuffix(".trainer.trainer"))()
         trainer.callbacks.append(callback)
-    if named.get("ckpt_path") is None:
-        saved = callback.checkpoints.latest()
-        callback.resumes_from = saved.path.name if saved else ""
-        named["ckpt_path"] = str(saved.path / _FILE) if saved else None
-    trainer.fit(model, *arguments, **named)
+    if keywords.get("ckpt_path") is None:
+        checkpoint = callback.checkpoints.latest()
+        callback.resumes_from = checkpoint.path.name if checkpoint else ""
+        keywords["ckpt_path"] = str(checkpoint.path / _FILE) if checkpoint else None
+    trainer.fit(model, *arguments, **keywords)
 
 
 class _Hooks:
@@ -51,11 +51,11 @@ class _Hooks:
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Check that the trainer uses all processes of the job, and that they resume from the same checkpoint."""
         require_all_processes(trainer.world_size, "set `Trainer(devices=..., num_nodes=...)` to the numbers of the job")
-        found = from_every(self.resumes_from)
-        if len({*found}) > 1:
+        names = from_every(self.resumes_from)
+        if len({*names}) > 1:
             raise SetupError(
                 f"the processes see different newest checkpoints in `{self.checkpoints.directory}`: "
-                + ", ".join(f"`{name}`" if name else "none" for name in found),
+                + ", ".join(f"`{name}`" if name else "none" for name in names),
                 hint="keep checkpoints in a folder that every instance can read",
             )
 
@@ -80,11 +80,11 @@ class _Hooks:
         watch_for_stop()
         loaders = trainer.fit_loop._combined_loader.flattened
         spare_workers(loaders)
-        done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        if self._saved and 0 < done < trainer.num_training_batches:
+        batch_count = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        if self._saved and 0 < batch_count < trainer.num_training_batches:
             self._epoch_began = self._saved["epoch_began"]
             if not all(hasattr(loader, "load_state_dict") for loader in loaders):
-                self._skip_batches(trainer, loaders, done)
+                self._skip_batches(trainer, loaders, batch_count)
             restore_random_states(self._saved["random"])  # drawing the order has moved them
         self._saved = {}
 
@@ -118,7 +118,7 @@ class _Hooks:
     def _save(self, trainer: Any) -> None:
         self.checkpoints.save_sharded(lambda folder: trainer.save_checkpoint(folder / _FILE), trainer.global_step)
 
-    def _skip_batches(self, trainer: Any, loaders: Any, done: int) -> None:
+    def _skip_batches(self, trainer: Any, loaders: Any, count: int) -> None:
         """Draw the order of the interrupted epoch again, and skip the batches that were already trained on.
 
         Lightning itself restores only its counters, so it would go on with the epoch's first batch.
@@ -131,9 +131,9 @@ class _Hooks:
                 if set_epoch is not None:
                     set_epoch(trainer.fit_loop.epoch_progress.current.processed)
         iter(fetcher)
-        for _ in range(done):
+        for _ in range(count):
             next(fetcher)
-        fetcher.fetched -= done  # the loop adds them
+        fetcher.fetched -= count  # the loop adds them
 
 
 def _callback_of(package: str) -> Any:

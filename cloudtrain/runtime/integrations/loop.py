@@ -29,9 +29,11 @@ class StepReports:
         """Report a step with the finite numbers among `values`. `total` is the number of the last step. In names,
         characters that a metric line does not allow are replaced."""
         self._last = time.monotonic()
-        known = {_metric_name(name): number for name, value in values.items() if (number := _number(value)) is not None}
-        known.update({"step": step}, **({"total": int(total)} if 0 < total < math.inf else {}))
-        report(**{name: known.pop(name) for name in ("step", "epoch", "total") if name in known}, **known)
+        numbers = {
+            _metric_name(name): number for name, value in values.items() if (number := _number(value)) is not None
+        }
+        numbers.update({"step": step}, **({"total": int(total)} if 0 < total < math.inf else {}))
+        report(**{name: numbers.pop(name) for name in ("step", "epoch", "total") if name in numbers}, **numbers)
 
     def tick(self, step: int, total: float, values: Mapping[str, Any]) -> None:
         """Report the step if nothing was reported for a while. In a rehearsal run that pauses at a chosen step, report
@@ -40,15 +42,15 @@ class StepReports:
             self.log(step, total, values)
 
 
-def require_all_processes(known: int, hint: str) -> None:
+def require_all_processes(count: int, hint: str) -> None:
     """Check that the library uses all processes of the job. Otherwise, the processes would train separate models.
 
     Raises:
-        SetupError: the library uses fewer processes (`known`) than the job has.
+        SetupError: the library uses fewer processes (`count`) than the job has.
     """
-    started = detect_environment().world_size
-    if known < started:
-        raise SetupError(f"the trainer uses {known} of the {started} processes of this job", hint=hint)
+    world_size = detect_environment().world_size
+    if count < world_size:
+        raise SetupError(f"the trainer uses {count} of the {world_size} processes of this job", hint=hint)
 
 
 def spare_workers(loaders: Iterable[Any]) -> None:

@@ -104,7 +104,7 @@ class Child:
 
     def _listen(self) -> None:
         assert self._popen.stderr is not None
-        descriptor, told = self._popen.stderr.fileno(), self.program.role != "torchrun"
+        descriptor, has_reported = self._popen.stderr.fileno(), self.program.role != "torchrun"
         while True:
             chunk = os.read(descriptor, 1 << 16)
             if not chunk:
@@ -112,8 +112,8 @@ class Child:
             _write_all(2, chunk)
             self._said += chunk
             del self._said[:-REMEMBERED]
-            if not told and _ENDING_RANKS in self._said[-2 * len(chunk) - 80 :]:
-                told = True
+            if not has_reported and _ENDING_RANKS in self._said[-2 * len(chunk) - 80 :]:
+                has_reported = True
                 self._on_failing(self)
 
 
@@ -192,8 +192,8 @@ class Children:
         except Empty:
             return "late", None
 
-    def _decides(self, ended: tuple[Child, int], finishes: tuple[str, ...]) -> bool:
-        child, exit_code = ended
+    def _decides(self, exit_event: tuple[Child, int], finishes: tuple[str, ...]) -> bool:
+        child, exit_code = exit_event
         if self.asked_to_stop:
             return False
         return exit_code != 0 or child.program.role in finishes
@@ -233,15 +233,15 @@ def ranks_below(launcher: int, mark: bytes) -> list[int]:
 
 def _processes() -> dict[int, _Process]:
     """Return the processes of this machine by their ids, from /proc; an empty dict where /proc does not exist."""
-    found = {}
+    processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             stat = folder.joinpath("stat").read_text("ascii", "replace")
         except OSError:
             continue
         state, parent, group = stat.rpartition(")")[2].split()[:3]
-        found[int(folder.name)] = _Process(state, int(parent), int(group))
-    return found
+        processes[int(folder.name)] = _Process(state, int(parent), int(group))
+    return processes
 
 
 def _carries(pid: int, mark: bytes) -> bool:
@@ -279,6 +279,6 @@ def install_requirements(requirements: str, code: Path, environment: Mapping[str
     sys.stderr.write(result.stderr.decode("utf-8", "replace"))
     if result.returncode:
         lines = result.stderr.decode("utf-8", "replace").splitlines()
-        said = next((line for line in lines if line.startswith("ERROR:")), last_error(lines)[0])
-        message = f"`pip install -r {requirements}` failed with exit code {result.returncode}: {said}"
+        error = next((line for line in lines if line.startswith("ERROR:")), last_error(lines)[0])
+        message = f"`pip install -r {requirements}` failed with exit code {result.returncode}: {error}"
         raise SetupError(message, hint="the whole output is in the log")

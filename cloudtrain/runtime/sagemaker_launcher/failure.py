@@ -28,12 +28,12 @@ _LAUNCHER_ERRORS = ("torch.distributed.elastic.", "ChildFailedError", "SignalExc
 _LAUNCHER_LINES = re.compile(r"^(?:[EWI]\d{4} |\*{5,}|={5,}|-{5,}|WARNING:torch\.distributed)")
 
 
-def failure_text(role: str, exit_code: int, said: str, files: Iterable[Path] = ()) -> str:
+def failure_text(role: str, exit_code: int, stderr: str, files: Iterable[Path] = ()) -> str:
     """Return the text of the failure file: the failed process, its exit code or signal (negative), the error, and as
-    many last lines of the traceback as fit. `said` is the last part of the process's stderr; `files` are those with the
-    ranks' stderr, if torchrun redirected it."""
-    who, cause = role, _ROOT_CAUSE.search(said)
-    lines = said.splitlines()
+    many last lines of the traceback as fit. `stderr` is the last part of the process's stderr; `files` are those with
+    the ranks' stderr, if torchrun redirected it."""
+    who, cause = role, _ROOT_CAUSE.search(stderr)
+    lines = stderr.splitlines()
     if cause:
         who, exit_code = f"rank {cause[1]}", int(cause[3])
         own = [line for path in files if path.parent.name == cause[2] for line in _read(path)]
@@ -59,21 +59,21 @@ def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
     If the runtime told an error, tracebacks of ranks that lost contact with another rank do not count.
     If there is no such traceback, return the error that was told, or the last line and the last ten lines."""
     clean = [_RANK_PREFIX.sub("", line, count=1).rstrip() for line in lines]
-    found: tuple[str, list[str]] | None = None
-    told = find_told(clean)
-    if told is not None:
-        hint = next(index for index in range(told[0], len(clean)) if "hint: " in clean[index])
-        found = told[1], [line for line in clean[told[0] : hint + 1] if line]
+    error: tuple[str, list[str]] | None = None
+    report = find_told(clean)
+    if report is not None:
+        hint = next(index for index in range(report[0], len(clean)) if "hint: " in clean[index])
+        error = report[1], [line for line in clean[report[0] : hint + 1] if line]
     for start in (index for index, line in enumerate(clean) if line.strip() == _HEADER):
         end = next((i for i in range(start + 1, len(clean)) if clean[i] and not clean[i][0].isspace()), None)
         if end is None or clean[end].startswith(_LAUNCHER_ERRORS):
             continue
-        if told is None or (start > told[0] and not re.search(PEER_LOST, clean[end])):
-            found = clean[end], clean[start : end + 1]
-    if found is not None:
-        return found
-    said = [line for line in clean if line.strip() and not _LAUNCHER_LINES.match(line)]
-    return (said[-1].strip() if said else ""), said[-10:]
+        if report is None or (start > report[0] and not re.search(PEER_LOST, clean[end])):
+            error = clean[end], clean[start : end + 1]
+    if error is not None:
+        return error
+    others = [line for line in clean if line.strip() and not _LAUNCHER_LINES.match(line)]
+    return (others[-1].strip() if others else ""), others[-10:]
 
 
 def fitting(head: str, details: Sequence[str]) -> str:
@@ -82,13 +82,13 @@ def fitting(head: str, details: Sequence[str]) -> str:
     if len(head) > LIMIT:
         half = (LIMIT - 3) // 2
         return f"{head[:half]}...{head[-half:]}"
-    room, kept = LIMIT - len(head), 0
+    room, count = LIMIT - len(head), 0
     for line in reversed(details):
         room -= len(line) + 1
         if room < 0:
             break
-        kept += 1
-    return "\n".join([head, *details[len(details) - kept :]])
+        count += 1
+    return "\n".join([head, *details[len(details) - count :]])
 
 
 def write_once(path: Path, content: bytes) -> None:

@@ -70,8 +70,8 @@ def _neurons(instance_type: str, devices: Path) -> int:
     if instance_type == "ml.trn2.48xlarge":
         return TRN2_CORES
     try:
-        said = subprocess.run(["neuron-ls", "-j"], stdout=subprocess.PIPE, check=True, timeout=60).stdout
-        return sum(int(device.get("nc_count", 0)) for device in json.loads(said.decode()))
+        output = subprocess.run(["neuron-ls", "-j"], stdout=subprocess.PIPE, check=True, timeout=60).stdout
+        return sum(int(device.get("nc_count", 0)) for device in json.loads(output.decode()))
     except (OSError, subprocess.SubprocessError, ValueError):
         return 0
 
@@ -89,11 +89,11 @@ def _names(folder: Path) -> list[str]:
 def read_config(path: Path) -> Mapping[str, Any]:
     """Read a configuration file."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise SetupError(
             f"`{path}` cannot be read: {error}", hint="run this launcher in a SageMaker container, which has the file"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise SetupError(f"`{path}` does not hold a JSON object")
-    return found
+    return config

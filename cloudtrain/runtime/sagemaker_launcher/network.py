@@ -43,17 +43,17 @@ class Network:
 
     def place(self, host: str, port: int) -> tuple[str, int]:
         """Return the real address and port of `host:port`."""
-        found = self._endpoints.get(f"{host}:{port}")
-        if found is None:
+        endpoint = self._endpoints.get(f"{host}:{port}")
+        if endpoint is None:
             return host, port
-        address, _, number = found.rpartition(":")
+        address, _, number = endpoint.rpartition(":")
         return address, int(number)
 
 
 def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float = PATIENCE) -> None:
     """Wait until the host name resolves, because hosts start at different times. `tell` is called with a message if the
     wait is long."""
-    deadline, told = time.monotonic() + patience, False
+    deadline, has_told = time.monotonic() + patience, False
     while True:
         try:
             socket.getaddrinfo(address, None)
@@ -64,9 +64,9 @@ def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float 
                 raise SetupError(
                     f"the host `{address}` has no address after {patience:.0f} s: {error}", hint=hint
                 ) from None
-        if not told:
+        if not has_told:
             tell(f"waiting for the host `{address}`")
-            told = True
+            has_told = True
         time.sleep(_RETRY)
 
 
@@ -90,8 +90,8 @@ class Beacon:
         """
         with self._came:
             self._came.wait_for(lambda: len(self._held) >= self._others, timeout=patience)
-            held = list(self._held)
-        for connection in held:
+            connections = list(self._held)
+        for connection in connections:
             try:
                 with connection:
                     connection.sendall(f"{exit_code}\n".encode("ascii"))

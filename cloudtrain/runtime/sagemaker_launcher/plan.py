@@ -59,16 +59,16 @@ class LaunchSpec:
 
 def read_launch(reserved: Mapping[str, Any]) -> LaunchSpec:
     """Read the launch specification from `reserved`, the launcher's hyperparameters."""
-    given = reserved.get(LAUNCH_KEY)
-    if not isinstance(given, dict):
+    value = reserved.get(LAUNCH_KEY)
+    if not isinstance(value, dict):
         message = (
-            f"the hyperparameter `{LAUNCH_KEY}` is missing" if given is None else f"`{LAUNCH_KEY}` is not a JSON object"
+            f"the hyperparameter `{LAUNCH_KEY}` is missing" if value is None else f"`{LAUNCH_KEY}` is not a JSON object"
         )
         raise SetupError(message, hint="submit the job with cloudtrain, which adds this hyperparameter")
-    unknown = sorted(set(given) - {field.name for field in fields(LaunchSpec)})
+    unknown = sorted(set(value) - {field.name for field in fields(LaunchSpec)})
     if unknown:
         raise _refusal(f"has the unknown key `{unknown[0]}`")
-    launch = LaunchSpec(**{**given, "instance_groups": tuple(given.get("instance_groups") or ())})
+    launch = LaunchSpec(**{**value, "instance_groups": tuple(value.get("instance_groups") or ())})
     if launch.launcher not in LAUNCHERS:
         raise _refusal(f"names the launcher `{launch.launcher}`, which is none of {', '.join(LAUNCHERS)}")
     if (launch.entry_point is None) == (launch.command is None):
@@ -154,7 +154,7 @@ def launch_plan(
     arguments = [*launch.arguments, *argv_of(user, bare_flags=launch.bare_flags)]
     setup = _HostSetup(launch, machine, root, network or Network(), host, hosts or [host], arguments)
     alone = launch.launcher == "single" or host not in hosts
-    started = _single(setup) if alone else _LAUNCHERS[launch.launcher](setup)
+    start = _single(setup) if alone else _LAUNCHERS[launch.launcher](setup)
     sm = sm_variables(
         user,
         reserved,
@@ -173,14 +173,14 @@ def launch_plan(
     several = not alone and len(hosts) > 1
     return LaunchPlan(
         environment=dict(sorted(environment.items())),
-        programs=started.programs,
-        processes_per_instance=started.processes_per_instance,
+        programs=start.programs,
+        processes_per_instance=start.processes_per_instance,
         hosts=(host,) if alone else tuple(hosts),
         requirements=launch.requirements,
-        wait_for=_address(setup.network, started.endpoints[0]) if several and launch.needs_master else None,
-        finishes=started.finishes,
-        watch=hosts[0] if several and started.serves else None,
-        endpoints=tuple(dict.fromkeys((*started.endpoints, f"{first}:{MASTER_PORT}"))),
+        wait_for=_address(setup.network, start.endpoints[0]) if several and launch.needs_master else None,
+        finishes=start.finishes,
+        watch=hosts[0] if several and start.serves else None,
+        endpoints=tuple(dict.fromkeys((*start.endpoints, f"{first}:{MASTER_PORT}"))),
         python=setup.python,
     )
 

@@ -30,8 +30,8 @@ def instance_groups(resource: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return a map from each instance group to its hosts. If there are no groups, as in SageMaker's local mode, all
     hosts form one group."""
     groups = resource.get("instance_groups") or []
-    found = {group["instance_group_name"]: list(group["hosts"]) for group in groups}
-    return found or {HOMOGENEOUS: list(resource["hosts"])}
+    hosts_by_group = {group["instance_group_name"]: list(group["hosts"]) for group in groups}
+    return hosts_by_group or {HOMOGENEOUS: list(resource["hosts"])}
 
 
 def sm_variables(

@@ -89,9 +89,9 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
 
 def _plan(stage: EmulatedJob, host: Host) -> LaunchPlan:
     """Return the launcher's plan with the containers' addresses; ports on this machine are chosen at start."""
-    request, known = stage.request_of(host), stage.account.machine
+    request, hardware = stage.request_of(host), stage.account.machine
     machine = HostMachine(
-        python=stage.python, cpus=known.cpus, gpus=stage.gpus(host), variables=dict(stage.variables(host))
+        python=stage.python, cpus=hardware.cpus, gpus=stage.gpus(host), variables=dict(stage.variables(host))
     )
     resource = with_loopback(resource_config(request, host))
     try:
@@ -146,9 +146,9 @@ SERVER = (
 def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     request, root, gpus = stage.request_of(host), stage.root(host), stage.gpus(host)
     setup = HostSetup(request, host, stage.container, gpus=gpus, cpus=stage.account.machine.cpus, root=root)
-    made = command(setup)
-    if made.error is not None:
-        message = f"on SageMaker the job would stop at once: {made.error}"
+    toolkit_command = command(setup)
+    if toolkit_command.error is not None:
+        message = f"on SageMaker the job would stop at once: {toolkit_command.error}"
         raise JobError(
             [Problem(("distribution", "type"), message, "run it here without `--emulate sagemaker`", code="CT039")]
         )
@@ -156,22 +156,22 @@ def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     own = stage.variables(host)
     variables = {
         **own,
-        **local_variables({**env, **made.env}),
+        **local_variables({**env, **toolkit_command.env}),
         "PYTHONPATH": f"{root}/code:" + own.get("PYTHONPATH", "${{env.PYTHONPATH}}"),
         **local_master(env),
     }
-    launch = _STARTS[made.role](stage, host, made, variables)
+    launch = _STARTS[toolkit_command.role](stage, host, toolkit_command, variables)
     master = (f"{env['MASTER_ADDR']}:{MASTER_PORT}",) if "MASTER_ADDR" in env else ()
     return replace(launch, endpoints=launch.endpoints + master)
 
 
-def _torchrun(stage: EmulatedJob, host: Host, made: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:
+def _torchrun(stage: EmulatedJob, host: Host, command: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:
     """Return a host with a torchrun process, which uses a free port.
 
     For a single host, the toolkit sets no port, and torchrun's default port may be in use on this machine.
     """
-    script = made.program[2:]
-    options = list(made.argv[made.argv.index("torchrun") + 1 : -len(script)])
+    script = command.program[2:]
+    options = list(command.argv[command.argv.index("torchrun") + 1 : -len(script)])
     master = _option(options, "--master_addr")
     endpoint = f"{master or host.name}:{MASTER_PORT}"
     if master:
@@ -182,18 +182,20 @@ def _torchrun(stage: EmulatedJob, host: Host, made: ToolkitCommand, variables: d
     argv = (stage.python, "-m", "cloudtrain.runtime.torchrun", *options, *script)
     process = Process(host.index, "torchrun", argv, {**variables, **stage.torchrun_variables(host)})
     count, own = int(_option(options, "--nnodes") or 1), int(_option(options, "--node_rank") or 0)
-    ranks = _torchrun_ranks(host, script, python=stage.python, hosts=count, own=own, count=made.ranks)
-    return HostLaunch((process,), ranks, ranks=made.ranks, endpoints=(endpoint,))
+    ranks = _torchrun_ranks(host, script, python=stage.python, hosts=count, own=own, count=command.ranks)
+    return HostLaunch((process,), ranks, ranks=command.ranks, endpoints=(endpoint,))
 
 
-def _mpirun(stage: EmulatedJob, host: Host, made: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:
+def _mpirun(stage: EmulatedJob, host: Host, command: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:
     """Return a host with an mpirun process, which starts all ranks; each rank writes its output to separate files."""
-    options = portable(_mpi_options(made.argv[1 : -len(made.program)]))
-    program = redirected(made.program, f"{stage.run_dir}/logs/instance_{host.index}")
+    options = portable(_mpi_options(command.argv[1 : -len(command.program)]))
+    program = redirected(command.program, f"{stage.run_dir}/logs/instance_{host.index}")
     argv = (stage.mpirun, *options, *program)
     process = Process(host.index, "mpirun", argv, {**OPEN_MPI, **variables})
     notes = ("the ranks start through mpi4py, as in SageMaker's images: `pip install mpi4py` where it is missing",)
-    return HostLaunch((process,), signal="ranks", ranks=made.ranks, notes=notes if "mpi4py" in made.program else ())
+    return HostLaunch(
+        (process,), signal="ranks", ranks=command.ranks, notes=notes if "mpi4py" in command.program else ()
+    )
 
 
 def _mpi_options(options: Sequence[str]) -> list[str]:
@@ -226,20 +228,20 @@ def _local_export(value: str) -> list[str]:
     return ["-x", f"{name}{equals}{LOOPBACK_INTERFACE}" if text == INTERFACE else value]
 
 
-def _sshd(stage: EmulatedJob, host: Host, made: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:  # noqa: ARG001
+def _sshd(stage: EmulatedJob, host: Host, command: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:  # noqa: ARG001
     """Return a host without processes, which on SageMaker runs sshd for mpirun. Here all ranks run on the first
     host."""
     return HostLaunch((), notes=(f"{host.name} would wait for mpirun's ranks; here they all run on the first host",))
 
 
-def _script(stage: EmulatedJob, host: Host, made: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:
+def _script(stage: EmulatedJob, host: Host, command: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:
     """Return a host that runs the script itself, and a parameter server if the job uses them."""
-    signal = "leader" if made.argv[0] == stage.python else "group"
+    signal = "leader" if command.argv[0] == stage.python else "group"
     if "TF_CONFIG" not in variables:
-        return HostLaunch((Process(host.index, "process", made.argv, variables),), signal=signal)
+        return HostLaunch((Process(host.index, "process", command.argv, variables),), signal=signal)
     text, endpoints = local_tf_config(variables["TF_CONFIG"])
     config = json.loads(text)
-    processes = [Process(host.index, config["task"]["type"], made.argv, {**variables, "TF_CONFIG": text})]
+    processes = [Process(host.index, config["task"]["type"], command.argv, {**variables, "TF_CONFIG": text})]
     if "ps" in config["cluster"]:
         servers = json.loads(variables["TF_CONFIG"])["cluster"]["ps"]
         index = [address.partition(":")[0] for address in servers].index(host.name)
@@ -285,9 +287,9 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     account: LocalAccount = context.account
     problems = Problems()
     scaled = problems.value(lambda: scaled_job(job, target, account), None)
-    given = account.emulated or SageMaker()
-    there = ACCOUNT._replace(region=given.region or ACCOUNT.region)
-    settings = SageMaker(launch=given.launch, input_mode=given.input_mode)
+    sagemaker = account.emulated or SageMaker()
+    there = ACCOUNT._replace(region=sagemaker.region or ACCOUNT.region)
+    settings = SageMaker(launch=sagemaker.launch, input_mode=sagemaker.input_mode)
     parts = parts_of(scaled[0] if scaled else job, settings, context._replace(account=there), problems)
     if job.entry_point is None and job.command is None:
         message = "the job runs the image's own program, which is not on this machine"
@@ -311,13 +313,13 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     )
     start = entrypoint_host if is_entrypoint(stage.request) else toolkit_host
     launches = {host: start(stage, host) for host in stage.hosts}
-    started = _assign_ranks(launches)
-    specification = _specification(stage, job, context, launches, started)
+    processes = _assign_ranks(launches)
+    specification = _specification(stage, job, context, launches, processes)
     return local_plan(
         specification,
         job.name,
         context,
-        processes=tuple(_shown_processes(launches, started)),
+        processes=tuple(_shown_processes(launches, processes)),
         summary=_summary(stage, parts, job, specification.world_size),
         notes=dict.fromkeys(_notes(job, launches)),
     )
@@ -326,16 +328,16 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
 def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
     if _MACHINES in overrides_of(job, "sagemaker"):
         yield f"`{FIELD}.{_MACHINES}` does not count here: the machines are this one's"
-    for made in launches.values():
-        yield from made.notes
+    for launch in launches.values():
+        yield from launch.notes
 
 
 def _container(request: JsonMapping, parts: TrainingParts, python: str) -> ImageContents:
     """Return the known contents of the request's image, or else of the job's, without SageMaker's libraries and the
     PyTorch version: an emulation runs this machine's interpreter, `python`, instead of the image's."""
     algorithm = {"TrainingImage": parts.image.uri, **request["AlgorithmSpecification"]}
-    known = Start.of({**request, "AlgorithmSpecification": algorithm}, parts.job.environment.framework).container
-    return known._replace(python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
+    contents = Start.of({**request, "AlgorithmSpecification": algorithm}, parts.job.environment.framework).container
+    return contents._replace(python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
 
 
 def _specification(
@@ -343,7 +345,7 @@ def _specification(
     job: TrainingJob,
     context: CompileContext,
     launches: dict[Host, HostLaunch],
-    started: list[tuple[Process, str]],
+    processes: list[tuple[Process, str]],
 ) -> LaunchSpecification:
     """Return the launch specification: each host's `/opt/ml` folder, the processes, and the result folders."""
     archive = stage.account.archive(context.bundle)
@@ -351,27 +353,28 @@ def _specification(
     # all hosts share the folder that replaces the S3 location
     checkpoint = (job.checkpoint.local if job.checkpoint else None) or f"{stage.run_dir}/checkpoint"
     metrics = stage.request["AlgorithmSpecification"].get("MetricDefinitions", ())
-    written = [f"{root}/{folder}" for root in roots for folder in ("model", "output/data", "input/data")]
+    directories = [f"{root}/{folder}" for root in roots for folder in ("model", "output/data", "input/data")]
     synced = stage.request.get("CheckpointConfig", {}).get("LocalPath")
     links = [link for host in stage.hosts for link in _links(stage, job, host)]
     links += [Link(stage.path(host, synced), checkpoint, None) for host in stage.hosts if synced]
     links += [
         Link(f"{stage.root(host)}/input/data/{CODE_CHANNEL}/sourcedir.tar.gz", archive, None)
-        for host, made in launches.items()
-        if made.unpacks
+        for host, launch in launches.items()
+        if launch.unpacks
     ]
-    roles = {process.role for made in launches.values() for process in (*made.processes, *made.shown)}
-    endpoints = sorted({endpoint for made in launches.values() for endpoint in made.endpoints})
+    roles = {process.role for launch in launches.values() for process in (*launch.processes, *launch.children)}
+    endpoints = sorted({endpoint for launch in launches.values() for endpoint in launch.endpoints})
     code = CodePlace(archive, context.bundle.sha256, None)
-    if folders := tuple(f"{stage.root(host)}/code" for host, made in launches.items() if not made.unpacks):
+    if folders := tuple(f"{stage.root(host)}/code" for host, launch in launches.items() if not launch.unpacks):
         code = replace(code, directory=folders[0], copies=folders[1:])
-    unpacks, launched = any(made.unpacks for made in launches.values()), sum(made.ranks for made in launches.values())
+    unpacks = any(launch.unpacks for launch in launches.values())
+    rank_count = sum(launch.ranks for launch in launches.values())
     return LaunchSpecification(
         name=context.run_name,
         run_dir=stage.run_dir,
         emulates="sagemaker",
         code=code,
-        directories=tuple(sorted([*written, checkpoint] if synced else written)),
+        directories=tuple(sorted([*directories, checkpoint] if synced else directories)),
         files={path: text for host in stage.hosts for path, text in _files(stage, host)},
         links=tuple(links),
         failure_files=tuple(f"{root}/output/failure" for root in roots),
@@ -387,9 +390,9 @@ def _specification(
         },
         launcher=next((name for name in _LAUNCHERS if name in roles), "processes"),
         instances=len(stage.hosts),
-        world_size=launched + sum(process.rank is not None for process, _ in started),
+        world_size=rank_count + sum(process.rank is not None for process, _ in processes),
         ports=tuple(map(port_name, endpoints)),
-        processes=tuple(_started_process(stage, launches, process, signal) for process, signal in started),
+        processes=tuple(_started_process(stage, launches, process, signal) for process, signal in processes),
         finishes=("master",) if "master" in roles and "ps" in roles else (),
         patience=LAUNCHER_PATIENCE if unpacks else LaunchSpecification.patience,
         grace_period=stage.grace_period,
@@ -400,8 +403,8 @@ def _specification(
 
 def _files(stage: EmulatedJob, host: Host) -> Iterator[tuple[str, str]]:
     for path, content in files(stage.request_of(host), host, stage.root(host)).items():
-        shown = with_loopback(content) if path.endswith("/resourceconfig.json") else content
-        yield path, json.dumps(shown, indent=1, sort_keys=True)
+        data = with_loopback(content) if path.endswith("/resourceconfig.json") else content
+        yield path, json.dumps(data, indent=1, sort_keys=True)
 
 
 def _links(stage: EmulatedJob, job: TrainingJob, host: Host) -> Iterator[Link]:
@@ -428,15 +431,15 @@ def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]
     Scripts that run without a launcher get ranks: after the ranks of all launchers, in the order of host names, with
     parameter servers last.
     """
-    started = [(process, made.signal) for made in launches.values() for process in made.processes]
-    first = sum(made.ranks for made in launches.values())
+    processes = [(process, launch.signal) for launch in launches.values() for process in launch.processes]
+    first = sum(launch.ranks for launch in launches.values())
     name_of = {host.index: host.name for host in launches}
-    direct = [process for process, _ in started if process.role not in (*_LAUNCHERS, "launcher")]
+    direct = [process for process, _ in processes if process.role not in (*_LAUNCHERS, "launcher")]
     direct.sort(key=lambda process: (process.role == "ps", name_of[process.instance]))
     rank_of = {id(process): first + number for number, process in enumerate(direct)}
     return [
         (replace(process, rank=rank_of[id(process)], local_rank=0) if id(process) in rank_of else process, signal)
-        for process, signal in started
+        for process, signal in processes
     ]
 
 
@@ -448,9 +451,12 @@ def _started_process(
     return StartedProcess.of(replace(process, env=dict(sorted(process.env.items()))), signal, folder)
 
 
-def _shown_processes(launches: dict[Host, HostLaunch], started: list[tuple[Process, str]]) -> Iterator[Process]:
+def _shown_processes(launches: dict[Host, HostLaunch], processes: list[tuple[Process, str]]) -> Iterator[Process]:
     """Yield the plan's processes: started processes, then their children, without the variables in `_REPEATED`."""
-    for process in (*(each for each, _ in started), *(each for made in launches.values() for each in made.shown)):
+    for process in (
+        *(each for each, _ in processes),
+        *(each for launch in launches.values() for each in launch.children),
+    ):
         yield replace(process, env={name: value for name, value in process.env.items() if name not in _REPEATED})
 
 

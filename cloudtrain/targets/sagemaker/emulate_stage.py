@@ -107,7 +107,7 @@ class HostLaunch:
 
     Attributes:
         processes: the processes that the supervisor starts.
-        shown: children of `processes`, which appear only in the plan.
+        children: children of `processes`, which appear only in the plan.
         signal: the processes that get SIGTERM first (see `cloudtrain.targets.common.specification`).
         ranks: number of ranks that a launcher starts.
         endpoints: every `host:port` at which a process listens, on any host.
@@ -116,7 +116,7 @@ class HostLaunch:
     """
 
     processes: tuple[Process, ...]
-    shown: tuple[Process, ...] = ()
+    children: tuple[Process, ...] = ()
     signal: str = "leader"
     ranks: int = 0
     endpoints: tuple[str, ...] = ()

@@ -16,8 +16,8 @@ class JobKind(NamedTuple):
     """The field that holds the job's name."""
     status: str
     arn: str
-    started: str
-    ended: str
+    start_time: str
+    end_time: str
     summaries: str
     log_group: str
     create: str
@@ -36,8 +36,8 @@ class JobKind(NamedTuple):
             name=f"{title}JobName",
             status=f"{title}JobStatus",
             arn=f"{title}JobArn",
-            started=f"{title}StartTime",
-            ended=f"{title}EndTime",
+            start_time=f"{title}StartTime",
+            end_time=f"{title}EndTime",
             summaries=f"{title}JobSummaries",
             log_group=f"/aws/sagemaker/{title}Jobs",
             create=f"create_{noun}_job",
@@ -98,8 +98,8 @@ def places_of(description: Mapping[str, Any], kind: JobKind) -> Places:
     """
     if kind is not TRAINING:
         outputs = description.get("ProcessingOutputConfig", {}).get("Outputs", ())
-        named = {item["OutputName"]: item.get("S3Output", {}).get("S3Uri") for item in outputs}
-        return {f"outputs/{name}": S3Uri.parse(uri) for name, uri in named.items() if uri}
+        uris = {item["OutputName"]: item.get("S3Output", {}).get("S3Uri") for item in outputs}
+        return {f"outputs/{name}": S3Uri.parse(uri) for name, uri in uris.items() if uri}
     config = description["OutputDataConfig"]
     root = f"{config['S3OutputPath'].rstrip('/')}/{description[kind.name]}/output"
     packed = config.get("CompressionType", "GZIP") != "NONE"

@@ -320,10 +320,10 @@ class SageMakerReading(Reading):
 
     @cached_property
     def parameters(self) -> JsonMapping:
-        written = self.overrides.get("HyperParameters")
-        if not self.request or not isinstance(written, Mapping):
+        overrides = self.overrides.get("HyperParameters")
+        if not self.request or not isinstance(overrides, Mapping):
             return self.job.hyperparameters
-        own = {name: text for name, text in written.items() if not name.startswith(RESERVED_PREFIXES)}
+        own = {name: text for name, text in overrides.items() if not name.startswith(RESERVED_PREFIXES)}
         values = decode_hyperparameters({name: str(text) for name, text in own.items() if text is not None})
         return merged(self.job.hyperparameters, {**own, **values})
 
@@ -384,12 +384,14 @@ class SageMakerReading(Reading):
     @cached_property
     def machines(self) -> Machines:
         """The machines of the request; no machines for a serverless job."""
-        found = machines_in(self._config, self.account)
-        groups = tuple(replace(group, path=self._type_path(found.kind, at)) for at, group in enumerate(found.groups))
+        machines = machines_in(self._config, self.account)
+        groups = tuple(
+            replace(group, path=self._type_path(machines.kind, at)) for at, group in enumerate(machines.groups)
+        )
         spans = self.start.groups
         if self.start.by == "image":  # without a launcher
             spans = self.job.resources.distribution_groups
-        return replace(found, groups=groups, spans=spans if found.kind == "groups" else ())
+        return replace(machines, groups=groups, spans=spans if machines.kind == "groups" else ())
 
     @property
     def _config(self) -> JsonMapping:
@@ -478,8 +480,8 @@ def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
 
 
 def machine_group(instance_type: str, count: int, account: SageMakerAccount, name: str = DEFAULT_GROUP) -> MachineGroup:
-    known = type_named("sagemaker", instance_type, account.overlay)
-    return MachineGroup(instance_type, count, known, name)
+    entry = type_named("sagemaker", instance_type, account.overlay)
+    return MachineGroup(instance_type, count, entry, name)
 
 
 def read(subject: Subject) -> SageMakerReading:

@@ -127,8 +127,8 @@ def _groups(config: JsonMapping) -> Iterator[tuple[str, str, int]]:
         for group in config["InstanceGroups"]:
             yield group["InstanceGroupName"], group["InstanceType"], group["InstanceCount"]
         return
-    chosen = (config.get("InstancePreferences") or [config])[0]
-    yield HOMOGENEOUS, chosen["InstanceType"], chosen.get("InstanceCount", config.get("InstanceCount", 1))
+    row = (config.get("InstancePreferences") or [config])[0]
+    yield HOMOGENEOUS, row["InstanceType"], row.get("InstanceCount", config.get("InstanceCount", 1))
 
 
 def resource_config(request: Request, host: Host) -> JsonObject:
@@ -198,8 +198,8 @@ ROWS = {"InputDataConfig": "ChannelName", "Tags": "Key"}
 def rows_by_name(rows: Any, key: str) -> dict[str, JsonMapping]:
     """Return the rows of a list by the names in their field `key`; empty if a row has none, or two have the same."""
     rows = rows if isinstance(rows, list) else []
-    named = {row[key]: row for row in rows if isinstance(row, Mapping) and isinstance(row.get(key), str)}
-    return named if len(named) == len(rows) else {}
+    by_name = {row[key]: row for row in rows if isinstance(row, Mapping) and isinstance(row.get(key), str)}
+    return by_name if len(by_name) == len(rows) else {}
 
 
 def parsed(text: Any) -> Any:

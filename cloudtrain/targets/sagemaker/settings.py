@@ -237,12 +237,12 @@ def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccoun
     region = target.region or _region(target.profile, environ)
     owner = account_id(target.role or "")
     bucket = target.bucket or (f"sagemaker-{region}-{owner}" if region and owner else None)
-    known = {"region": region, "role": target.role, "bucket": bucket}
+    values = {"region": region, "role": target.role, "bucket": bucket}
     return SageMakerAccount(
         region=region or REGION,
         role=target.role or ROLE,
         bucket=bucket or BUCKET,
-        missing=tuple(name for name, value in known.items() if not value),
+        missing=tuple(name for name, value in values.items() if not value),
         profile=target.profile,
     )
 

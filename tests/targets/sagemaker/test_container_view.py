@@ -226,6 +226,6 @@ def test_a_type_of_the_users_own_has_what_they_say() -> None:
     )
     body = ours({"launcher": "single", "entry_point": "train.py"}, "ml.new1.xlarge")
     known = {"ml.new1.xlarge": type_named("sagemaker", "ml.new1.xlarge", own)}
-    found = view(body, pytorch(), lambda _: 0, known=known.get)
+    found = view(body, pytorch(), lambda _: 0, entry_of=known.get)
     assert [process.env["FI_PROVIDER"] for process in found] == ["efa", "efa"]
     assert "FI_PROVIDER" not in view(body, pytorch(), lambda _: 0)[0].env

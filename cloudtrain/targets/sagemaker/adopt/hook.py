@@ -28,9 +28,9 @@ def install(module, emit, keep):
             parts.setdefault(params["Key"], {})[params["PartNumber"]] = bytes_of(params.get("Body", b""))
             return {"ETag": '"0"'}
         if operation == "CompleteMultipartUpload":
-            found = parts.pop(params["Key"], {})
+            chunks = parts.pop(params["Key"], {})
             place = "s3://%s/%s" % (params.get("Bucket"), params.get("Key"))
-            keep(place, b"".join(found[number] for number in sorted(found)))
+            keep(place, b"".join(chunks[number] for number in sorted(chunks)))
             return {}
         return answer(operation, params, region)
 

@@ -191,18 +191,18 @@ def _script(original: Original, environment: JsonObject) -> Draft:
 
 def _distribution(start: Start, gpus: int | None) -> JsonObject:
     """Return the job's field `distribution`; empty for none. `gpus`: those of each instance, if known."""
-    found = start.distribution
-    if isinstance(found, NoDistribution):
+    distribution = start.distribution
+    if isinstance(distribution, NoDistribution):
         return {}
-    fields: JsonObject = {"type": found.type}
-    for name, field in type(found).model_fields.items():
-        value = getattr(found, name)
+    fields: JsonObject = {"type": distribution.type}
+    for name, field in type(distribution).model_fields.items():
+        value = getattr(distribution, name)
         if value not in (None, {}, field.default):
             fields[name] = value
-    if isinstance(found, SMP) and found.processes_per_instance == gpus:
+    if isinstance(distribution, SMP) and distribution.processes_per_instance == gpus:
         fields.pop("processes_per_instance", None)  # the default of SMP
     if start.options:
-        fields["options" if isinstance(found, MPI) else "mpi_options"] = start.options
+        fields["options" if isinstance(distribution, MPI) else "mpi_options"] = start.options
     return fields
 
 
@@ -297,15 +297,15 @@ def _preference(row: JsonMapping, count: int | None) -> Any:
     """Return a preferred instance type for a job file: its name, or a dict if it has a `count` or a training plan."""
     name, plans = row.get("InstanceType", ""), row.get("TrainingPlanArns")
     own = {"instance_count": count, "training_plan": plans[0] if plans else None}
-    kept = {key: value for key, value in own.items() if value is not None}
-    return {"instance_type": name, **kept} if kept else name
+    options = {key: value for key, value in own.items() if value is not None}
+    return {"instance_type": name, **options} if options else name
 
 
 def _gpus(request: JsonMapping) -> int | None:
     config = _mapping(request.get("ResourceConfig"))
     row: JsonObject = next(iter(config.get("InstanceGroups") or [config]), {})
-    known = type_named("sagemaker", str(row.get("InstanceType", "")), None)
-    return known.gpus if known is not None else None
+    entry = type_named("sagemaker", str(row.get("InstanceType", "")), None)
+    return entry.gpus if entry is not None else None
 
 
 def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
@@ -327,13 +327,13 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
             yield key, _s3(source["S3DataSource"], channel, job_mode) | own
 
 
-def _input_name(channel: str, taken: set[str]) -> str:
-    """Return the channel's name. If an input cannot have this name, return a similar one that is not in `taken`."""
+def _input_name(channel: str, used_names: set[str]) -> str:
+    """Return the channel's name. If an input cannot have this name, return a similar one, not in `used_names`."""
     if re.fullmatch(PLACE_NAME, channel):
         return channel
     name = re.sub(r"\W", "_", channel, flags=re.ASCII)
     name = f"_{name}" if name[:1].isdigit() else name
-    while name in taken:
+    while name in used_names:
         name += "_"
     return name
 
@@ -415,9 +415,9 @@ def region_of(original: Original) -> str | None:
     """Return the region of the request's hyperparameters, else of the settings or of the image's address."""
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
-    named = parsed(parameters.get(REGION)) or original.settings.get("region")
-    if isinstance(named, str) and named:
-        return named
+    region = parsed(parameters.get(REGION)) or original.settings.get("region")
+    if isinstance(region, str) and region:
+        return region
     image = _REGION.match(str(_mapping(request.get("AlgorithmSpecification")).get("TrainingImage", "")))
     return image["region"] if image else None
 

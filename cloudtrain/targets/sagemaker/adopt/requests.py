@@ -246,9 +246,9 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
 def _of_one_definition(data: JsonMapping, definition: JsonMapping) -> JsonObject:
     """Return a request with a list of one training job as a request with that job, whose search is the request's."""
     own = {name: definition[key] for key, name in _OF_SEVERAL.items() if key in definition}
-    kept = {key: value for key, value in definition.items() if key not in (*_OF_SEVERAL, "DefinitionName")}
+    job = {key: value for key, value in definition.items() if key not in (*_OF_SEVERAL, "DefinitionName")}
     whole = {key: value for key, value in data.items() if key != "TrainingJobDefinitions"}
-    return whole | {OF_SEARCH[0]: {**data.get(OF_SEARCH[0], {}), **own}, "TrainingJobDefinition": kept}
+    return whole | {OF_SEARCH[0]: {**data.get(OF_SEARCH[0], {}), **own}, "TrainingJobDefinition": job}
 
 
 _OF_SEVERAL = {"HyperParameterRanges": "ParameterRanges", "TuningObjective": "HyperParameterTuningJobObjective"}
@@ -277,13 +277,13 @@ def _original(
     parameters = request.get("HyperParameters")
     if isinstance(parameters, Mapping):
         request["HyperParameters"] = {key: value for key, value in parameters.items() if key not in _SET_BY_TUNER}
-    gone = dict(lost or {})
+    reasons = dict(lost or {})
     for name in ("Environment", "HyperParameters"):
         hidden = request.get(name)
         texts = [hidden] if isinstance(hidden, str) else list(hidden.values()) if isinstance(hidden, Mapping) else []
         if _HIDDEN in texts:
             del request[name]
-            gone[name] = "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
+            reasons[name] = "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
     for wrong in violations(request):
         if wrong.kind == "type" and wrong.hint in ("write a mapping", "write a list"):
             hint = "adopt the request as it was sent: the output of `aws sagemaker describe-training-job`"
@@ -291,7 +291,7 @@ def _original(
     region = _region_of(data.get("TrainingJobArn"))
     own_settings = {**(settings or {}), **({"region": region} if region else {})}
     return Original(
-        "sagemaker", request, str(request.get("TrainingJobName", "")), kind, own_settings, folder=folder, lost=gone
+        "sagemaker", request, str(request.get("TrainingJobName", "")), kind, own_settings, folder=folder, lost=reasons
     )
 
 

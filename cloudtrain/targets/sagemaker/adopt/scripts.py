@@ -59,8 +59,8 @@ def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Origina
         return original, objects.get(code_uri(request) or "")
     try:
         start = started_by_drivers(request, objects)
-    except Changed as changed:
-        return replace(original, lost={**original.lost, "InputDataConfig": f"{changed}"}), None
+    except Changed as error:
+        return replace(original, lost={**original.lost, "InputDataConfig": f"{error}"}), None
     code = code_of(request, objects)
     lost = {**original.lost, **idle_instances(start, request), **lost_in_code(code, start)}
     return replace(original, start=start, lost=lost), code
@@ -151,8 +151,8 @@ class _Reader:
             if argument in _JOB:
                 self._put(_JOB[argument], value)
             elif argument in _SETTINGS:
-                known = self._known(f"[sagemaker] {_SETTINGS[argument]}", value)
-                self.settings |= {} if known is None else {_SETTINGS[argument]: known}
+                setting = self._known(f"[sagemaker] {_SETTINGS[argument]}", value)
+                self.settings |= {} if setting is None else {_SETTINGS[argument]: setting}
             elif argument not in (*_READ, *_NOTHING, *_VERSIONS.values(), *_BASES) and value is not None:
                 self._known(argument, value if isinstance(value, Unknown | StaticCall) else Unknown(f"{value!r}"))
         self._read_environment()
@@ -167,13 +167,13 @@ class _Reader:
         return said(value, path, self.unknown)
 
     def _put(self, path: tuple[str, ...], value: Any) -> None:
-        known = self._known(".".join(path), value)
-        if known is None:
+        value = self._known(".".join(path), value)
+        if value is None:
             return
         holder = self.job
         for part in path[:-1]:
             holder = holder.setdefault(part, {})
-        holder[path[-1]] = known
+        holder[path[-1]] = value
 
     def _read_environment(self) -> None:
         framework = _FRAMEWORKS.get(self.kind)
@@ -196,13 +196,13 @@ class _Reader:
             if launcher:
                 self._put(("distribution",), {"type": launcher} | ({"processes_per_instance": count} if count else {}))
                 return
-        known = self._known("distribution", argument)
-        if isinstance(known, dict):
-            fields = dict(_distribution(known))
+        value = self._known("distribution", argument)
+        if isinstance(value, dict):
+            fields = dict(_distribution(value))
             if fields:
                 self.job["distribution"] = fields
-            elif known:
-                self.unknown["distribution"] = repr(known)
+            elif value:
+                self.unknown["distribution"] = repr(value)
 
     def _read_lists(self) -> None:
         metrics = self._known("metrics", self.given.get("metric_definitions")) or []
@@ -336,21 +336,21 @@ class SageMakerAdopter:
 
     def overrides(self, ours: JsonMapping, theirs: JsonMapping) -> JsonObject:
         """None of the overrides removes the run's tag or code."""
-        found = overrides_between(ours, theirs)
+        overrides = overrides_between(ours, theirs)
         for name, key in ROWS.items():
             rows = rows_by_name(ours.get(name), key), rows_by_name(theirs.get(name), key)
-            if name in found and rows[0] and rows[0].keys() <= rows[1].keys():
+            if name in overrides and rows[0] and rows[0].keys() <= rows[1].keys():
                 own = {row: overrides_between(rows[0].get(row, {}), whole) for row, whole in rows[1].items()}
-                found[name] = [{key: row, **changes} for row, changes in own.items() if changes]
+                overrides[name] = [{key: row, **changes} for row, changes in own.items() if changes]
         for name in ("Tags", *OF_SEARCH):
-            found.pop(name, None)
-        drivers = found.pop(START, None) or START in theirs
-        if drivers or _CODE in json.dumps(found.get("InputDataConfig")):
-            found.pop("InputDataConfig", None)
-        parameters = found.get("HyperParameters")
+            overrides.pop(name, None)
+        drivers = overrides.pop(START, None) or START in theirs
+        if drivers or _CODE in json.dumps(overrides.get("InputDataConfig")):
+            overrides.pop("InputDataConfig", None)
+        parameters = overrides.get("HyperParameters")
         if parameters is not None and parameters.get(SUBMIT_DIRECTORY) == _CODE:
             del parameters[SUBMIT_DIRECTORY]
-        return found
+        return overrides
 
     def hook(self) -> str:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
@@ -359,10 +359,10 @@ class SageMakerAdopter:
         """The AWS profiles with their regions alone, and the SDK's defaults at the path where it looks for them."""
         regions = regions_of_profiles(environ)
         profile = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
-        named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or regions.get(profile)
-        regions |= {} if named else {profile: REGION}
+        region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or regions.get(profile)
+        regions |= {} if region else {profile: REGION}
         rows = (f'[profile "{name}"]\n{_KEYS}{"region = " * bool(text)}{text}\n' for name, text in regions.items())
-        yield ".aws/config", "".join(rows), "your AWS region" if named else f"{REGION}, because you have set no region"
+        yield ".aws/config", "".join(rows), "your AWS region" if region else f"{REGION}, because you have set no region"
         folder = environ.get("XDG_CONFIG_HOME") or expand_home(environ.get("HOME") or "~") / ".config"
         place = File(environ.get("SAGEMAKER_USER_CONFIG_OVERRIDE") or File(folder, "sagemaker"))
         place = place / "config.yaml" if place.suffix not in (".yaml", ".yml") else place

@@ -111,17 +111,17 @@ def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> Js
     if any(algorithm.get(name) != value for name, value in _ENTRYPOINT.items()):
         raise Changed("the container starts in another way than version 3's drivers do")
     files = dict(_below(place_of(request, DRIVERS), uploads))
-    found = _read_train_script(files)
+    script = _read_train_script(files)
     source, distributed = _json(files, "sourcecode.json"), _json(files, "distributed.json")
-    if found.get("command") is None:
-        found |= {"entry_point": source.get("entry_script"), "launcher": _LAUNCHERS.get(found.pop("driver"), "other")}
+    if script.get("command") is None:
+        script |= {"entry_point": source.get("entry_script"), "launcher": _LAUNCHERS.get(script.pop("driver"), "other")}
     _refuse_unknown(files)
     values = {name: parsed(text) for name, text in request.get("HyperParameters", {}).items()}
     return _start(
-        found.get("launcher", "single"),
-        entry_point=found.get("entry_point"),
-        command=found.get("command"),
-        requirements=found.get("requirements"),
+        script.get("launcher", "single"),
+        entry_point=script.get("entry_point"),
+        command=script.get("command"),
+        requirements=script.get("requirements"),
         processes=distributed.get("process_count_per_node"),
         mpi_options=distributed.get("mpi_additional_options") or [],
         smp=values.get(MODEL_PARALLEL),
@@ -133,10 +133,10 @@ def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> Js
     )
 
 
-def _start(launcher: str, *, processes: int | None, **found: Any) -> JsonObject:
+def _start(launcher: str, *, processes: int | None, **details: Any) -> JsonObject:
     """Return a started program as fields that can be compared, without empty ones."""
     several = launcher in ("torchrun", "mpirun")
-    fields = {"launcher": launcher, "processes": (processes or _ON_EVERY_GPU) if several else None, **found}
+    fields = {"launcher": launcher, "processes": (processes or _ON_EVERY_GPU) if several else None, **details}
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
@@ -245,8 +245,8 @@ def _below(place: str, uploads: Mapping[str, bytes]) -> Iterator[tuple[str, byte
 def _digest(text: bytes) -> str:
     """Return a hash of a file's lines, without comments and empty lines, which differ between releases."""
     lines = [line.rstrip() for line in text.decode(errors="replace").splitlines()]
-    kept = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
-    return hashlib.sha256(kept.encode()).hexdigest()[:16]
+    code = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
+    return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
 def _refuse_unknown(files: Mapping[str, bytes]) -> None:
@@ -266,8 +266,8 @@ def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
     if hashlib.sha256(text[:end].encode()).hexdigest()[:16] not in _HEADS or match is None:
         raise Changed(f"`{DRIVERS}/sm_train.sh` is not made from the SDK's template")
     command = match["command"] or match["plain"]
-    named = {"requirements": match["requirements"], "driver": match["driver"], "command": command}
-    return {name: value for name, value in named.items() if value is not None}
+    fields = {"requirements": match["requirements"], "driver": match["driver"], "command": command}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _json(files: Mapping[str, bytes], name: str) -> JsonObject:

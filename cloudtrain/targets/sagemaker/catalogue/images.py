@@ -69,7 +69,7 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
 
     The framework `pytorch-smp` stands for PyTorch with model parallelism library v2, which has separate images.
     """
-    listed = [
+    entries = [
         ImageEntry(
             version=entry["version"],
             base=entry.get("base", ""),
@@ -84,7 +84,7 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
         for entry in tables()["frameworks"][framework]
     ]
     by_hand = list(_neuronx_rows()) if framework == "pytorch" else []
-    return tuple(sorted([*listed, *by_hand], key=lambda row: numbers(row.version))) if by_hand else tuple(listed)
+    return tuple(sorted([*entries, *by_hand], key=lambda row: numbers(row.version))) if by_hand else tuple(entries)
 
 
 def _neuronx_rows() -> Iterator[ImageEntry]:
@@ -132,12 +132,12 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d{1,9}", version))
 
 
-def whole_version(version: str, known: Collection[str]) -> str | None:
-    """Return `version` if it is in `known`; for `2.8`, its newest patch release in `known`; otherwise None."""
-    if version in known:
+def whole_version(version: str, choices: Collection[str]) -> str | None:
+    """Return `version` if it is in `choices`; for `2.8`, its newest patch release in `choices`; otherwise None."""
+    if version in choices:
         return version
     short = re.fullmatch(r"\d+\.\d+", version)
-    return max((one for one in known if short and one.startswith(f"{version}.")), key=numbers, default=None)
+    return max((one for one in choices if short and one.startswith(f"{version}.")), key=numbers, default=None)
 
 
 def newest(versions: Iterable[str]) -> str:
@@ -220,9 +220,9 @@ def _libraries(engine: tuple[str, str], device: str, repository: str) -> JsonObj
     """Return the fields of `Image` for the toolkit and SageMaker's libraries. Only GPU images have the libraries."""
     toolkit = next(iter(in_range("toolkit", *engine, "version")), None)
     if repository == SMP2_REPOSITORY:
-        known = facts()["smp2"].get(engine[1])
-        doubt = None if known else _no_such_smp2_image(engine[1])
-        return {"toolkit": toolkit, "smp": 2, "smddp": bool(known and known["smddp"]), "doubt": doubt}
+        entry = facts()["smp2"].get(engine[1])
+        doubt = None if entry else _no_such_smp2_image(engine[1])
+        return {"toolkit": toolkit, "smp": 2, "smddp": bool(entry and entry["smddp"]), "doubt": doubt}
     if device != "gpu":
         return {"toolkit": toolkit}
     smp1 = any(engine[0] == fact["framework"] and engine[1] in fact["versions"] for fact in facts()["smp1"])
@@ -230,10 +230,10 @@ def _libraries(engine: tuple[str, str], device: str, repository: str) -> JsonObj
 
 
 def _no_such_smp2_image(version: str) -> str:
-    known = ", ".join(facts()["smp2"])
+    names = ", ".join(facts()["smp2"])
     return (
         f"the SDK takes `{version}` for a PyTorch version, but AWS has published images of the model parallelism "
-        f"library v2 only for PyTorch {known}"
+        f"library v2 only for PyTorch {names}"
     )
 
 
@@ -303,17 +303,17 @@ def image_of_uri(uri: str) -> Image | None:
     device = device or next(_devices(words), "")
     if not device or not re.fullmatch(r"\d+(\.\d+)+", version):
         return None
-    listed = [row for row in rows(framework) if row.repository == match["repository"]]
+    entries = [row for row in rows(framework) if row.repository == match["repository"]]
     base = ""
     if framework == "huggingface":
         engine = "tensorflow" if "tensorflow" in match["repository"] else "pytorch"
-        base = engine + (whole_version(version, [split_base(row.base)[1] for row in listed]) or version)
-        listed = [row for row in listed if row.base == base]
+        base = engine + (whole_version(version, [split_base(row.base)[1] for row in entries]) or version)
+        entries = [row for row in entries if row.base == base]
         version = next((word.removeprefix("transformers") for word in words if word.startswith("transformers")), "")
         if not version:
             return None
     # the SDK copies a short version such as `1.13` into the tag, and AWS moves that tag to the newest patch release
-    version = whole_version(version, [row.version for row in listed]) or version
+    version = whole_version(version, [row.version for row in entries]) or version
     usual = in_range("python", *(split_base(base) if base else (framework, version)), "python")
     python = next((word for word in words if re.fullmatch(r"py\d+", word)), next(iter(usual), ""))
     return describe_image(
@@ -398,23 +398,23 @@ def resolve_image(
     if framework not in _TITLES:
         names = did_you_mean(framework, _TITLES)
         _fail("framework", f"SageMaker has no images of `{framework}`", f"{names} Or {_OWN_IMAGE}")
-    wanted = _Wanted(framework, region, device or device_of(instance or "ml.g5.xlarge"), _python_tag(python), smp2)
+    query = _Query(framework, region, device or device_of(instance or "ml.g5.xlarge"), _python_tag(python), smp2)
     if smp2:
-        return _smp2_image(wanted, version, instance)
-    row = _row(wanted, version, base)
+        return _smp2_image(query, version, instance)
+    row = _row(query, version, base)
     if _family(instance) == "p2" and numbers(row.version) >= _TOO_NEW_FOR_P2.get(framework, (99,)):
-        message = f"the image of {wanted.title} {row.version} does not run on `{instance}`, whose GPUs are too old"
+        message = f"the image of {query.title} {row.version} does not run on `{instance}`, whose GPUs are too old"
         hint = "choose a newer type, for example `ml.g5.xlarge`"
         raise JobError([Problem(("resources", "instance_type"), message, hint, code="CT033")])
-    chosen = _chosen_python(wanted, row)
+    python_tag = _chosen_python(query, row)
     prefix = f"{split_base(row.base)[1]}-transformers{row.version}" if row.base else row.version
-    middle = () if row.bare else ("neuronx" if row.repository.endswith("neuronx") else wanted.device, chosen)
-    suffix = row.suffix.get(wanted.device) or _older_suffix(wanted, row, chosen, instance, smdistributed)
+    middle = () if row.bare else ("neuronx" if row.repository.endswith("neuronx") else query.device, python_tag)
+    suffix = row.suffix.get(query.device) or _older_suffix(query, row, python_tag, instance, smdistributed)
     tag = "-".join(filter(None, (prefix, *middle, suffix)))
-    return describe_image(framework, row.version, chosen, wanted.device, _address(wanted, row, tag), row.base)
+    return describe_image(framework, row.version, python_tag, query.device, _address(query, row, tag), row.base)
 
 
-class _Wanted(NamedTuple):
+class _Query(NamedTuple):
     framework: str
     region: str
     device: str
@@ -426,44 +426,44 @@ class _Wanted(NamedTuple):
         return _SMP2 if self.smp2 else _TITLES[self.framework]
 
 
-def _row(wanted: _Wanted, version: str | None, base: str | None) -> ImageEntry:
-    candidates = [row for row in rows(wanted.framework) if wanted.device in row.devices]
+def _row(query: _Query, version: str | None, base: str | None) -> ImageEntry:
+    candidates = [row for row in rows(query.framework) if query.device in row.devices]
     if not candidates:
-        message = f"SageMaker has no image of {wanted.title} for {_DEVICES[wanted.device]}"
+        message = f"SageMaker has no image of {query.title} for {_DEVICES[query.device]}"
         _fail("framework", message, f"choose another instance type or framework, or {_OWN_IMAGE}")
-    known = [row.version for row in candidates]
+    choices = [row.version for row in candidates]
     if version is None:  # the newest in the region that has the wanted Python, or else the newest
-        here = [row for row in candidates if wanted.region in row.accounts] or candidates
-        fitting = [row for row in here if wanted.python in (None, *row.pythons)] or here
+        here = [row for row in candidates if query.region in row.accounts] or candidates
+        fitting = [row for row in here if query.python in (None, *row.pythons)] or here
         whole: str | None = newest(row.version for row in fitting)
     else:
-        whole = whole_version(version, known)
+        whole = whole_version(version, choices)
     if whole is None:
-        _unknown_version(wanted, version or "", known)
-    return _pick_base(wanted, [row for row in candidates if row.version == whole], base)
+        _unknown_version(query, version or "", choices)
+    return _pick_base(query, [row for row in candidates if row.version == whole], base)
 
 
-def _unknown_version(wanted: _Wanted, version: str, known: Sequence[str]) -> NoReturn:
-    last, near = newest(known), _nearest(version, known)
-    message = f"SageMaker has no image of {wanted.title} `{version}` for {_DEVICES[wanted.device]}"
+def _unknown_version(query: _Query, version: str, choices: Sequence[str]) -> NoReturn:
+    last, near = newest(choices), _nearest(version, choices)
+    message = f"SageMaker has no image of {query.title} `{version}` for {_DEVICES[query.device]}"
     use = f"use `{near}`" if near == last else f"use `{near}`, or the newest, `{last}`"
     _fail("version", f"{message}; the newest is `{last}`", f"{use}; or {_OWN_IMAGE}")
 
 
-def _nearest(version: str, known: Sequence[str]) -> str:
+def _nearest(version: str, choices: Sequence[str]) -> str:
     """Return the newest patch release of the same minor version; else the next newer version, else the newest."""
     line = numbers(version)[:2]
-    same = [one for one in known if numbers(one)[:2] == line]
-    newer = [one for one in known if line and numbers(one)[:2] > line]
-    return newest(same) if same else min(newer or [newest(known)], key=numbers)
+    same = [one for one in choices if numbers(one)[:2] == line]
+    newer = [one for one in choices if line and numbers(one)[:2] > line]
+    return newest(same) if same else min(newer or [newest(choices)], key=numbers)
 
 
-def _pick_base(wanted: _Wanted, candidates: Sequence[ImageEntry], base: str | None) -> ImageEntry:
+def _pick_base(query: _Query, candidates: Sequence[ImageEntry], base: str | None) -> ImageEntry:
     """Return the entry with the wanted base framework. Default: the entry with the newest PyTorch."""
     if base is None:
         return max(candidates, key=lambda row: (row.base.startswith("pytorch"), numbers(row.base)))
-    if wanted.framework != "huggingface":
-        _fail("base", f"`base` applies to Hugging Face images, and this is {wanted.title}", "remove `base`")
+    if query.framework != "huggingface":
+        _fail("base", f"`base` applies to Hugging Face images, and this is {query.title}", "remove `base`")
     fitting = [row for row in candidates if row.base == base or row.base.startswith(f"{base}.")]
     if not fitting:
         options = ", ".join(f"`{row.base}`" for row in candidates)
@@ -480,22 +480,22 @@ def _python_tag(python: str | None) -> str | None:
     return f"py{match[1]}{match[2]}"
 
 
-def _chosen_python(wanted: _Wanted, row: ImageEntry, version: str | None = None) -> str:
-    if wanted.python is None:
+def _chosen_python(query: _Query, row: ImageEntry, version: str | None = None) -> str:
+    if query.python is None:
         return max(row.pythons, key=numbers)
-    if wanted.python not in row.pythons:
+    if query.python not in row.pythons:
         has = [_python_version(python) for python in row.pythons]
-        message = f"the image of {wanted.title} {version or row.version} has Python {' and '.join(has)}"
+        message = f"the image of {query.title} {version or row.version} has Python {' and '.join(has)}"
         use = " or ".join(f"`{one}`" for one in has)
-        _fail("python", f"{message}, not {_python_version(wanted.python)}", f"use {use}, or leave out `python`")
-    return wanted.python
+        _fail("python", f"{message}, not {_python_version(query.python)}", f"use {use}, or leave out `python`")
+    return query.python
 
 
 def _python_version(python: str) -> str:
     return f"{python[2]}.{python[3:]}".rstrip(".")
 
 
-def _older_suffix(wanted: _Wanted, row: ImageEntry, python: str, instance: str, smdistributed: bool) -> str:
+def _older_suffix(query: _Query, row: ImageEntry, python: str, instance: str, smdistributed: bool) -> str:
     """Return the last part of the tag, `cu110-ubuntu18.04`, for images whose tag needs it; empty for all others.
 
     Called only for images without a suffix in the catalogue. Of these, Hugging Face images (with `row.base`) always
@@ -505,29 +505,29 @@ def _older_suffix(wanted: _Wanted, row: ImageEntry, python: str, instance: str, 
         return "cu110-ubuntu18.04"
     if _family(instance) != "p4d" and not smdistributed:
         return ""
-    key = f"{wanted.framework}-{row.version}-{wanted.device}-{python}"
+    key = f"{query.framework}-{row.version}-{query.device}-{python}"
     return str(facts()["older_gpu_tags"].get(key, ""))
 
 
-def _address(wanted: _Wanted, row: ImageEntry, tag: str) -> tuple[str, str, str]:
-    account = row.accounts.get(wanted.region)
+def _address(query: _Query, row: ImageEntry, tag: str) -> tuple[str, str, str]:
+    account = row.accounts.get(query.region)
     if account is None:
-        message = f"`{wanted.region}` has no image of {wanted.title} {row.version} for {_DEVICES[wanted.device]}"
-        near = get_close_matches(wanted.region, row.accounts, n=3)
+        message = f"`{query.region}` has no image of {query.title} {row.version} for {_DEVICES[query.device]}"
+        near = get_close_matches(query.region, row.accounts, n=3)
         regions = ", ".join(f"`{one}`" for one in near) + " or another of the " if near else "one of the "
         hint = f"{_OWN_IMAGE}, or use {regions}{len(row.accounts)} regions that have it"
         raise JobError([Problem(("environment",), message, hint, code="CT034")])
-    return registry_host(account, wanted.region), row.repository, tag
+    return registry_host(account, query.region), row.repository, tag
 
 
-def _smp2_image(wanted: _Wanted, version: str | None, instance: str) -> Image:
+def _smp2_image(query: _Query, version: str | None, instance: str) -> Image:
     """Return the image of model parallelism library v2.
 
     Like the SDK, this function also accepts a library version in place of the PyTorch version. The image's `doubt` then
     says that AWS has no such image.
     """
-    if wanted.framework != "pytorch" or wanted.device != "gpu":
-        message = f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[wanted.framework]} on {_DEVICES[wanted.device]}"
+    if query.framework != "pytorch" or query.device != "gpu":
+        message = f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[query.framework]} on {_DEVICES[query.device]}"
         _fail("framework", message, "use `framework: pytorch` and an instance type with GPUs")
     by_version, aliases, real = {row.version: row for row in rows("pytorch-smp")}, smp_aliases(), smp_versions()
     whole = (
@@ -536,10 +536,10 @@ def _smp2_image(wanted: _Wanted, version: str | None, instance: str) -> Image:
         else whole_version(version, real) or whole_version(version, [*by_version, *aliases])
     )
     if whole is None:
-        _unknown_version(wanted, version or "", real)
+        _unknown_version(query, version or "", real)
     row = by_version[aliases.get(whole, whole)]
-    python = _chosen_python(wanted, row, whole)
-    address = _address(wanted, row, f"{whole}-gpu-{python}-{_smp2_cuda(whole, instance)}")
+    python = _chosen_python(query, row, whole)
+    address = _address(query, row, f"{whole}-gpu-{python}-{_smp2_cuda(whole, instance)}")
     assert address[1] == SMP2_REPOSITORY
     return describe_image("pytorch", whole, python, "gpu", address)
 

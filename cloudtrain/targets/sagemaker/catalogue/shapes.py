@@ -33,8 +33,8 @@ _TOKEN = (
 
 def matches(pattern: str, text: str) -> bool:
     """Return whether the whole text matches one of the service's patterns."""
-    compiled, by_category = _compile(pattern)
-    return compiled.fullmatch(_categorize(text) if by_category else text) is not None
+    regex, by_category = _compile(pattern)
+    return regex.fullmatch(_categorize(text) if by_category else text) is not None
 
 
 @cache
@@ -265,11 +265,11 @@ def _describe(instance: InstanceType) -> list[tuple[str, str]]:
     efa = ["FI_PROVIDER=efa"] if instance.efa_in_toolkit else []
     variables = [*efa, *(["FI_EFA_USE_DEVICE_RDMA=1"] if instance.rdma_in_toolkit else [])]
     toolkit = "sets " + " and ".join(variables) if variables else "sets no EFA variable"
-    named = [*(["AWS's documentation"] if instance.smddp else []), *(["SDK v2"] if instance.smddp_in_sdk else [])]
+    names = [*(["AWS's documentation"] if instance.smddp else []), *(["SDK v2"] if instance.smddp_in_sdk else [])]
     return [
         ("local disk", f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"),
         ("toolkit 5.1.4", toolkit),
-        ("SMDDP", "named by " + " and ".join(named) if named else "named neither by AWS's documentation nor by SDK v2"),
+        ("SMDDP", "named by " + " and ".join(names) if names else "named neither by AWS's documentation nor by SDK v2"),
     ]
 
 

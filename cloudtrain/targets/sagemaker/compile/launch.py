@@ -86,8 +86,8 @@ def launch_of(
     better = entrypoint or next(_better_by_entrypoint(job, image, package), None)
     if better:
         return LaunchChoice("entrypoint", better)
-    assert image.known is not None
-    return LaunchChoice("toolkit", f"{image.known.toolkit} or older; your arguments survive its shell")
+    assert image.entry is not None
+    return LaunchChoice("toolkit", f"{image.entry.toolkit} or older; your arguments survive its shell")
 
 
 def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:
@@ -132,7 +132,7 @@ def _only_toolkit(job: TrainingJob, machines: Machines, image: ChosenImage) -> I
         yield f"only the image's toolkit starts `{distribution.type}`"
     if launcher_of(job.distribution) == "mpirun" and machines.spanned_count > 1:
         yield "only the image's toolkit sets up MPI between instances"
-    if old := python_too_old(image.known):
+    if old := python_too_old(image.entry):
         yield old
 
 
@@ -148,10 +148,10 @@ def _only_entrypoint(job: TrainingJob) -> Iterator[str]:
 
 
 def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -> Iterator[str]:
-    if image.known is None:
+    if image.entry is None:
         yield "your own image may have no training toolkit"
         return
-    if image.known.toolkit is None:
+    if image.entry.toolkit is None:
         yield "cloudtrain knows no training toolkit in this image"
         return
     if job.environment.secrets:
@@ -165,8 +165,8 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
     if under_torchrun and (words := misread(hyperparameter_argv(parameters))):
         yield f"the toolkit's torchrun would take `{words[0]}` for its own option"
     for name, value in parameters.items():
-        if not arrives_intact(value, image.known.toolkit, script=job.entry_point or "train.py"):
-            yield f"the shell of toolkit {image.known.toolkit} would break `{name}`"
+        if not arrives_intact(value, image.entry.toolkit, script=job.entry_point or "train.py"):
+            yield f"the shell of toolkit {image.entry.toolkit} would break `{name}`"
 
 
 # Toolkit mode: write the distribution as `sagemaker_*` hyperparameters, which the containers' training toolkit reads.
@@ -205,9 +205,9 @@ def _pairs_of(distribution: Distribution, machines: Machines) -> JsonObject:
     return {}
 
 
-def _processes(asked: int | None, machines: Machines) -> JsonObject:
+def _processes(count: int | None, machines: Machines) -> JsonObject:
     """Return the number of torchrun's processes, unless it is the toolkit's default."""
-    return {keys.PROCESSES: asked} if asked is not None and asked != machines.first.accelerators else {}
+    return {keys.PROCESSES: count} if count is not None and count != machines.first.accelerators else {}
 
 
 def _mpi(processes: int | None, options: str) -> JsonObject:
@@ -227,10 +227,10 @@ def _smddp(distribution: SMDDP, machines: Machines) -> JsonObject:
 def _smp(distribution: SMP, machines: Machines) -> JsonObject:
     parameters = {keys.MODEL_PARALLEL: distribution.parameters} if distribution.parameters else {}
     library = {keys.SMDDP: False, keys.INSTANCE_TYPE: machines.first.instance_type}
-    asked = distribution.processes_per_instance
+    count = distribution.processes_per_instance
     if distribution.version == 2:
-        return parameters | library | {keys.TORCH: True} | _processes(asked, machines)
-    return _mpi(asked or machines.first.gpus, distribution.mpi_options) | parameters | library
+        return parameters | library | {keys.TORCH: True} | _processes(count, machines)
+    return _mpi(count or machines.first.gpus, distribution.mpi_options) | parameters | library
 
 
 # Entrypoint mode: one hyperparameter tells cloudtrain's launcher, which is in the bundle, what to start.

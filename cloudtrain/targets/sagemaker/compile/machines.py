@@ -34,8 +34,8 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
             spans,
         )
     preferred = [(row.instance_type, row.instance_count) for row in resources.instance_preferences]
-    named = preferred or [(_instance_type(job, account), None)]
-    equal = tuple(machine_group(name, count or resources.instance_count, account) for name, count in named)
+    types = preferred or [(_instance_type(job, account), None)]
+    equal = tuple(machine_group(name, count or resources.instance_count, account) for name, count in types)
     return Machines(equal, "preferences" if preferred else "type")
 
 
@@ -67,9 +67,9 @@ def cluster_config(job: TrainingJob, target: SageMaker, machines: Machines) -> J
 
 def _instance_type(job: TrainingJob, account: SageMakerAccount) -> str:
     resources = job.resources
-    named = resources.instance_type.of("sagemaker") if resources.instance_type else None
-    if named is not None:
-        return named
+    name = resources.instance_type.of("sagemaker") if resources.instance_type else None
+    if name is not None:
+        return name
     if resources.gpu is None:
         problem = Problem(
             ("resources", "instance_type"),
@@ -89,7 +89,7 @@ class ChosenImage(NamedTuple):
     """An image's address and its catalogue entry. The entry is None for a user's own image."""
 
     uri: str
-    known: Image | None
+    entry: Image | None
     by_version: bool
     """Whether the image was chosen by framework and version. Only then does the SDK enable the service's metrics."""
     assumed: str | None = None

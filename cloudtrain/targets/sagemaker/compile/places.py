@@ -285,14 +285,14 @@ def _input_path(name: str, item: ProcessingInput) -> str:
 
 def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
     """Report inputs and outputs with the same folder in the container."""
-    taken = {f"{PROCESSING_INPUT_ROOT}/{CODE_INPUT}": "the job's code"}
+    owners = {f"{PROCESSING_INPUT_ROOT}/{CODE_INPUT}": "the job's code"}
     places = [(("inputs", name), _input_path(name, item)) for name, item in job.inputs.items()]
     places += [(("outputs", name), _output_path(name, item)) for name, item in job.outputs.items()]
     for path, place in places:
-        if place in taken:
-            message = f"`{'.'.join(path)}` would be in `{place}`, as {taken[place]} is"
+        if place in owners:
+            message = f"`{'.'.join(path)}` would be in `{place}`, as {owners[place]} is"
             yield Problem((*path, "path"), message, "give it another `path`, or leave it out", code="CT032")
-        taken.setdefault(place, f"`{'.'.join(path)}`")
+        owners.setdefault(place, f"`{'.'.join(path)}`")
 
 
 def _output_path(name: str, item: ProcessingOutput) -> str:

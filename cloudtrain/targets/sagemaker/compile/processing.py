@@ -46,7 +46,7 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
     parts = _Parts.of(job, target, context, problems)
     problems += [*data.input_problems(job), *_word_problems(job)]
     # cloudtrain's launcher must run in the image, because no toolkit exists for processing jobs
-    if parts is not None and parts.brings_code and (old := python_too_old(parts.image.known)):
+    if parts is not None and parts.brings_code and (old := python_too_old(parts.image.entry)):
         newer = "use a newer `version`, or an image of your own"
         problems.append(Problem(("environment", "version"), old, newer, code="CT034"))
     plan = problems.value(lambda: _plan(parts, context), None) if parts is not None else None

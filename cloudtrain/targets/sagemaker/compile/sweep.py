@@ -125,19 +125,19 @@ def _config(sweep: Sweep) -> JsonObject:
 
 
 def _ranges(sweep: Sweep) -> JsonObject:
-    found: dict[str, list[JsonObject]] = {f"{kind}ParameterRanges": [] for kind in _KINDS}
+    ranges: dict[str, list[JsonObject]] = {f"{kind}ParameterRanges": [] for kind in _KINDS}
     for name, item in sweep.space.ranges.items():
         if _is_listed(sweep, item):
             values = [_text(value, as_json=sweep.job.entry_point is not None) for value in item.values or ()]
-            found["CategoricalParameterRanges"].append({"Name": name, "Values": values})
+            ranges["CategoricalParameterRanges"].append({"Name": name, "Values": values})
             continue
         low, high = item.bounds
         kind = "IntegerParameterRanges" if item.kind == "int" else "ContinuousParameterRanges"
         scale = "Auto" if item.scale else {"log": "Logarithmic", "uniform": "Linear", "int": "Linear"}[item.kind]
         bounds = (int(low), int(high)) if item.kind == "int" else (low, high)
         row = {"Name": name, "MinValue": str(bounds[0]), "MaxValue": str(bounds[1]), "ScalingType": scale}
-        found[kind].append(row)
-    return found
+        ranges[kind].append(row)
+    return ranges
 
 
 def _is_listed(sweep: Sweep, item: Range) -> bool:
@@ -188,12 +188,12 @@ def _cannot(sweep: Sweep, parts: TrainingParts, request: JsonMapping) -> Iterato
         message = f"a tuning job has at most {_MOST_VARIABLES} environment variables"
         yield ("job", "environment", "variables"), message, _ALTERNATIVE
     for field, value in request.items():
-        known = {*_DEFINITION, *_TAKEN_APART}
-        if field not in known and _UNSAID.get(field) != value:
+        fields = {*_DEFINITION, *_TAKEN_APART}
+        if field not in fields and _UNSAID.get(field) != value:
             yield ("job",), f"SageMaker's tuner has no `{field}`", f"leave it out, or {_ALTERNATIVE}"
     for field in request["ResourceConfig"].keys() - set(_MACHINES):
         yield ("job", "resources"), f"SageMaker's tuner has no `{field}`", f"leave it out, or {_ALTERNATIVE}"
-    toolkit = parts.image.known.toolkit if parts.launch.mode == "toolkit" and parts.image.known is not None else None
+    toolkit = parts.image.entry.toolkit if parts.launch.mode == "toolkit" and parts.image.entry is not None else None
     for name, item in sweep.space.ranges.items():
         for value in item.choice or ():
             if toolkit is not None and not arrives_intact(value, toolkit, script=sweep.job.entry_point or "train.py"):
@@ -262,11 +262,11 @@ def parents_of(request: JsonMapping) -> list[str]:
     return [row["HyperParameterTuningJobName"] for row in config["ParentHyperParameterTuningJobs"]]
 
 
-def continued(request: JsonMapping, name: str, trials: int, started: int) -> JsonObject:
+def continued(request: JsonMapping, name: str, trials: int, earlier: int) -> JsonObject:
     """Return the request of the tuning job that continues `name` with `trials` more trials.
 
     A tuning job learns only from the parents that its request names, so the request also names the parents of `name`,
-    which started `started` trials together with it.
+    which started `earlier` trials together with it.
     """
     config, parents = request["HyperParameterTuningJobConfig"], [*parents_of(request), name]
     most = _MOST_RANDOM if config["Strategy"] == "Random" else _WARM_START_MOST_TRIALS
@@ -275,15 +275,15 @@ def continued(request: JsonMapping, name: str, trials: int, started: int) -> Jso
         reason = f"SageMaker can continue only a bayesian or random search, not `{config['Strategy'].lower()}`"
     elif len(parents) > _MOST_PARENTS:
         reason = f"SageMaker can continue a sweep at most {_MOST_PARENTS} times"
-    elif started + trials > most:
-        reason = f"a tuning job has at most {most:,} trials with those that it continues, and this {started + trials:,}"
+    elif earlier + trials > most:
+        reason = f"a tuning job has at most {most:,} trials with those that it continues, and this {earlier + trials:,}"
     if reason is not None:
         hint = "submit another sweep; with `driver: cloudtrain`, sweeps continue without these limits"
         raise UsageError(reason, hint=hint, code="CT064")
     limits = {**config["ResourceLimits"], "MaxNumberOfTrainingJobs": trials}
     limits["MaxParallelTrainingJobs"] = min(limits["MaxParallelTrainingJobs"], trials)
     # the same seed would draw the same values once more
-    seed = {"RandomSeed": (config["RandomSeed"] + started) % 2**31} if "RandomSeed" in config else {}
+    seed = {"RandomSeed": (config["RandomSeed"] + earlier) % 2**31} if "RandomSeed" in config else {}
     jobs = [{"HyperParameterTuningJobName": parent} for parent in parents]
     return {
         **request,

@@ -310,11 +310,11 @@ def cost(machines: Machines, request: JsonMapping) -> str:
 
 
 def _instances(group: MachineGroup, machines: Machines, together: bool) -> str:
-    known = group.known
+    entry = group.known
     text = f"{group.count} x {group.instance_type}"
-    if known is not None:
-        efa = ", EFA" if together and known.interconnect == "rdma" and group.count > 1 else ""
-        text += f" ({known.hardware}{efa})"
+    if entry is not None:
+        efa = ", EFA" if together and entry.interconnect == "rdma" and group.count > 1 else ""
+        text += f" ({entry.hardware}{efa})"
     return f"{group.name}: {text}" if machines.kind == "groups" else text
 
 
@@ -430,9 +430,9 @@ def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, probl
     account: SageMakerAccount = context.account
     machines = problems.value(lambda: machines_of(job, account), None)
     # of an unknown type, so that the job's other mistakes are found
-    known = machines or Machines((MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),))
-    image = problems.value(lambda: image_of(job, account, known), NO_IMAGE) if machines is not None else NO_IMAGE
-    launch = problems.value(lambda: launch_of(job, target, known, image, package=context.package), None)
+    cluster = machines or Machines((MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),))
+    image = problems.value(lambda: image_of(job, account, cluster), NO_IMAGE) if machines is not None else NO_IMAGE
+    launch = problems.value(lambda: launch_of(job, target, cluster, image, package=context.package), None)
     if machines is None:
         return None
     if image is NO_IMAGE or launch is None:
@@ -455,4 +455,4 @@ def _processes(parts: TrainingParts, machines: Machines, start: Start, *, packag
         return Processes()
     devices = {group.instance_type: group.accelerators for group in machines.groups}
     rows = {group.instance_type: group.known for group in machines.groups}
-    return container.view(start.request, start.container, devices.__getitem__, package=package, known=rows.get)
+    return container.view(start.request, start.container, devices.__getitem__, package=package, entry_of=rows.get)

@@ -104,43 +104,43 @@ def sdk_hyperparameters(distribution: JsonMapping, setting: Setting) -> JsonObje
     if setting.framework == "tensorflow" or not torch:
         return _basic(distribution, setting)
     with_library = setting.framework == "pytorch" and "smdistributed" in distribution
-    sent = _basic(distribution, setting) if with_library else {}
-    sent[TORCH] = True
+    hyperparameters = _basic(distribution, setting) if with_library else {}
+    hyperparameters[TORCH] = True
     if setting.instance_type is not None:
-        sent[INSTANCE_TYPE] = setting.instance_type
-    return sent
+        hyperparameters[INSTANCE_TYPE] = setting.instance_type
+    return hyperparameters
 
 
 def _basic(distribution: JsonMapping, setting: Setting) -> JsonObject:
     """Return the hyperparameters that the SDK's `Framework._distribution_configuration` returns."""
-    sent: JsonObject = {}
+    hyperparameters: JsonObject = {}
     groups = _groups(distribution, setting)
     if groups:
-        sent[GROUPS] = groups
+        hyperparameters[GROUPS] = groups
     if "parameter_server" in distribution:
-        sent[PARAMETER_SERVER] = distribution["parameter_server"]["enabled"]
+        hyperparameters[PARAMETER_SERVER] = distribution["parameter_server"]["enabled"]
     if "mpi" in distribution:
         mpi = distribution["mpi"]
-        sent[MPI] = mpi["enabled"]
+        hyperparameters[MPI] = mpi["enabled"]
         if mpi.get("processes_per_host"):
-            sent[PROCESSES] = mpi["processes_per_host"]
-        sent[MPI_OPTIONS] = mpi.get("custom_mpi_options", "")
+            hyperparameters[PROCESSES] = mpi["processes_per_host"]
+        hyperparameters[MPI_OPTIONS] = mpi.get("custom_mpi_options", "")
     if "smdistributed" in distribution:
-        sent |= _library(distribution["smdistributed"], setting)
+        hyperparameters |= _library(distribution["smdistributed"], setting)
     if "multi_worker_mirrored_strategy" in distribution:
-        sent[MIRRORED] = distribution["multi_worker_mirrored_strategy"]["enabled"]
-    return sent
+        hyperparameters[MIRRORED] = distribution["multi_worker_mirrored_strategy"]["enabled"]
+    return hyperparameters
 
 
 def _library(library: JsonMapping, setting: Setting) -> JsonObject:
     parameters = library.get("modelparallel", {}).get("parameters")
     data_parallel = library.get("dataparallel", {})
     enabled = data_parallel.get("enabled", False)
-    sent: JsonObject = {MODEL_PARALLEL: parameters} if parameters else {}
-    sent |= {SMDDP: enabled, INSTANCE_TYPE: setting.instance_type}
+    hyperparameters: JsonObject = {MODEL_PARALLEL: parameters} if parameters else {}
+    hyperparameters |= {SMDDP: enabled, INSTANCE_TYPE: setting.instance_type}
     if enabled:
-        sent[SMDDP_OPTIONS] = data_parallel.get("custom_mpi_options", "")
-    return sent
+        hyperparameters[SMDDP_OPTIONS] = data_parallel.get("custom_mpi_options", "")
+    return hyperparameters
 
 
 def _groups(distribution: JsonMapping, setting: Setting) -> list[str]:
@@ -447,12 +447,12 @@ def start_of(request: JsonObject, region: str) -> StartedScript | None:
 
 def _launcher(request: JsonObject, values: JsonObject) -> str:
     """Return the toolkit's launcher; one that only the toolkit supports, as the name of its hyperparameter."""
-    asked = Start.of(request).asked
-    if asked == keys.TORCH:
+    launcher = Start.of(request).asked
+    if launcher == keys.TORCH:
         return "torchrun"
-    if asked in (None, keys.MPI) and (keys.MODEL_PARALLEL in values or keys.SMDDP in values):
+    if launcher in (None, keys.MPI) and (keys.MODEL_PARALLEL in values or keys.SMDDP in values):
         return keys.MODEL_PARALLEL
-    return {None: "single", keys.MPI: "mpirun"}.get(asked, str(asked))
+    return {None: "single", keys.MPI: "mpirun"}.get(launcher, str(launcher))
 
 
 def _by_our_launcher(request: JsonObject) -> StartedScript | None:
@@ -461,9 +461,9 @@ def _by_our_launcher(request: JsonObject) -> StartedScript | None:
     code = next((channel for channel in channels if channel["ChannelName"] == CODE_CHANNEL), None)
     if code is None:
         return None
-    known = ("torchrun", "mpirun", "single")
+    launchers = ("torchrun", "mpirun", "single")
     return StartedScript(
-        launcher=launch["launcher"] if launch["launcher"] in known and "arguments" not in launch else LAUNCH_KEY,
+        launcher=launch["launcher"] if launch["launcher"] in launchers and "arguments" not in launch else LAUNCH_KEY,
         archive=code["DataSource"]["S3DataSource"]["S3Uri"],
         channels=[channel for channel in channels if channel is not code],
         hyperparameters=_own(request, {LAUNCH_KEY}),

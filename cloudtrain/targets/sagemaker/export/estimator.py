@@ -184,9 +184,9 @@ def _framework(request: JsonObject, script: ToolkitScript) -> str | None:
     For an AWS image, this is the image's framework. For a user's own image, a class that supports the job's
     distribution is chosen, because the generic class ignores `distribution`.
     """
-    known = image_of_uri(request["AlgorithmSpecification"]["TrainingImage"])
-    if known is not None:
-        return known.framework
+    image = image_of_uri(request["AlgorithmSpecification"]["TrainingImage"])
+    if image is not None:
+        return image.framework
     distribution = dist.distribution_of(script.values)
     if distribution.keys() & {"parameter_server", "multi_worker_mirrored_strategy"}:
         return "tensorflow"
@@ -203,12 +203,12 @@ def _with_script(request: JsonObject, script: ToolkitScript, framework: str | No
     if framework is None:
         arguments["image_uri"] = image
     else:
-        chosen = _choose_image(request, script, framework, region)
-        arguments |= chosen.image | ({"distribution": chosen.distribution} if chosen.distribution else {})
-        values = {name: value for name, value in values.items() if name not in chosen.sent}
-        lost = [f"`{name}`" for name in values if name in dist.KEYS] if chosen.distribution else []
+        choice = _choose_image(request, script, framework, region)
+        arguments |= choice.image | ({"distribution": choice.distribution} if choice.distribution else {})
+        values = {name: value for name, value in values.items() if name not in choice.hyperparameters}
+        lost = [f"`{name}`" for name in values if name in dist.KEYS] if choice.distribution else []
         unsent = (f"The SDK's `distribution` would not send {', '.join(lost)}.",) if lost else ()
-        notes = chosen.notes + unsent
+        notes = choice.notes + unsent
     if framework == "tensorflow":
         arguments |= _model_dir(values, request, arguments.get("distribution", {}))
     if values:
@@ -230,15 +230,15 @@ def _model_dir(values: JsonObject, request: JsonObject, distribution: JsonObject
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _Choice:
     image: JsonObject
     distribution: JsonObject
-    sent: frozenset[str] = frozenset()
+    hyperparameters: frozenset[str] = frozenset()
     """The hyperparameters that the SDK sends for the distribution."""
     notes: tuple[str, ...] = ()
 
 
-def _choose_image(request: JsonObject, script: ToolkitScript, framework: str, region: str) -> _Chosen:
+def _choose_image(request: JsonObject, script: ToolkitScript, framework: str, region: str) -> _Choice:
     """Return the estimator's arguments for the image and the distribution.
 
     The image is given as a version if the SDK chooses exactly this image for the version, or else by its URI.
@@ -252,10 +252,10 @@ def _choose_image(request: JsonObject, script: ToolkitScript, framework: str, re
         candidate = dist.with_image(setting, image)
         reason = dist.objection(distribution, script.values, candidate) if distribution else None
         if reason is None:
-            sent = frozenset(dist.sdk_hyperparameters(distribution, candidate)) if distribution else frozenset[str]()
-            return _Chosen(image, _with_group_objects(distribution, list(setting.groups)), sent)
+            names = frozenset(dist.sdk_hyperparameters(distribution, candidate)) if distribution else frozenset[str]()
+            return _Choice(image, _with_group_objects(distribution, list(setting.groups)), names)
     plain = version_arguments(uri, region, setting.types, {}) or _by_uri(framework, uri)
-    return _Chosen(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
+    return _Choice(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
 
 
 def _candidates(

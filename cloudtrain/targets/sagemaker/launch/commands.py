@@ -144,12 +144,12 @@ def split_options(text: str) -> tuple[str, list[str]]:
     parser.add_argument("--NCCL_DEBUG", default="INFO")
     try:
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            known, others = parser.parse_known_args(words)
+            options, others = parser.parse_known_args(words)
     except SystemExit:
         raise ValueError(
             f"the mpirun options `{text}` stop the toolkit, and the job ends as completed without training"
         ) from None
-    return str(known.NCCL_DEBUG), others
+    return str(options.NCCL_DEBUG), others
 
 
 def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, ...]:
@@ -167,8 +167,8 @@ def _parameters(setup: HostSetup) -> JsonObject | None:
     They come from the hyperparameter `mp_parameters`, or else from the variable SM_HP_MP_PARAMETERS.
     """
     variable = decode_hyperparameters(setup.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}")
-    given = setup.start.parameters.get(MODEL_PARALLEL, variable)
-    return given if isinstance(given, dict) and given else None
+    parameters = setup.start.parameters.get(MODEL_PARALLEL, variable)
+    return parameters if isinstance(parameters, dict) and parameters else None
 
 
 def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
@@ -223,15 +223,15 @@ def command(setup: HostSetup) -> ToolkitCommand:
     error = name_refusal(setup)
     if error is None:
         try:
-            made = _LAUNCHERS[setup.key](setup)
+            toolkit_command = _LAUNCHERS[setup.key](setup)
         except ValueError as refusal:
             error = str(refusal)
     if error is not None:
-        made = ToolkitCommand("process", (), error=error, ranks=0)
+        toolkit_command = ToolkitCommand("process", (), error=error, ranks=0)
     captured = setup.key == TORCH or setup.start.framework == "tensorflow"
     if setup.start.framework == "pytorch":
         captured = captured or not setup.start.settings.get(NATIVE_LAUNCHER)
-    return replace(made, captured=captured)
+    return replace(toolkit_command, captured=captured)
 
 
 def _alone(setup: HostSetup) -> ToolkitCommand:

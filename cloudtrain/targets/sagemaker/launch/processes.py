@@ -51,18 +51,18 @@ def view(
     accelerators: Accelerators,
     *,
     package: bool = False,
-    known: Callable[[str], InstanceType | None] | None = None,
+    entry_of: Callable[[str], InstanceType | None] | None = None,
 ) -> Processes:
     """Return the processes that will run, for `Plan.processes`. `instance` 0 is the host `algo-1`.
 
     If several hosts start the same processes, only the first of them is computed at once. The others are computed when
     their processes are read.
 
-    `known` returns a type's catalogue entry with the user's corrections; by default, without them. `package`: whether
-    the bundle's top folder contains a `setup.py`.
+    `entry_of` returns a type's catalogue entry with the user's corrections; by default, without them. `package`:
+    whether the bundle's top folder contains a `setup.py`.
     """
     if is_entrypoint(request):
-        rows = known or partial(instance_named, "sagemaker")
+        rows = entry_of or partial(instance_named, "sagemaker")
         return Processes(launched_processes(request, lambda name: devices(name, accelerators), rows))
     if request["AlgorithmSpecification"].get("ContainerEntrypoint"):
         return Processes([_own_entrypoint(request)])
@@ -178,18 +178,18 @@ def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
         yield Alike("ps", spread, lambda number: look(run[number]).server())
 
 
-def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
+def _ranks(host: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
     """Yield the ranks that torchrun or mpirun starts, from the distribution's master host."""
-    setup, made = started.setup, started.command
+    setup, command = host.setup, host.command
     where = [indices[name] for name in setup.distribution_hosts]
-    if made.role == "mpirun" and setup.processes:
-        exports = {name: value for name, value in made.exports.items() if name != "LD_PRELOAD"}
+    if command.role == "mpirun" and setup.processes:
+        exports = {name: value for name, value in command.exports.items() if name != "LD_PRELOAD"}
         yield launchers.mpirun_ranks(
-            made.program, processes=made.ranks, where=where, slots=setup.processes, exports=exports
+            command.program, processes=command.ranks, where=where, slots=setup.processes, exports=exports
         )
-    elif made.role == "torchrun":
+    elif command.role == "torchrun":
         yield launchers.torchrun_ranks(
-            made.program[2:],
+            command.program[2:],
             python=setup.container.python,
             instance_count=len(where),
             processes_per_instance=setup.processes,
@@ -217,22 +217,22 @@ def _own_entrypoint(request: Request) -> Alike:
 Devices = Callable[[str], tuple[int, int]]
 """Returns an instance type's numbers of GPUs and Neuron cores."""
 
-Known = Callable[[str], InstanceType | None]
+EntryOf = Callable[[str], InstanceType | None]
 """Returns an instance type's catalogue entry with the user's corrections."""
 
 
 class PlannedHost(NamedTuple):
     host: Host
     plan: LaunchPlan
-    given: dict[str, str]
+    environment: dict[str, str]
 
     def process(self, program: HostProgram, rank: int | None) -> Process:
-        env = {**self.given, **self.plan.environment, **program.env}
+        env = {**self.environment, **self.plan.environment, **program.env}
         env = {name: value for name, value in env.items() if name not in LONG}
         return Process(self.host.index, program.role, program.argv, env, rank, None if rank is None else 0)
 
 
-def launched_processes(request: Request, devices: Devices, known: Known) -> Iterator[Alike]:
+def launched_processes(request: Request, devices: Devices, entry_of: EntryOf) -> Iterator[Alike]:
     """Yield all processes of the job: first the processes that the hosts start, then the ranks of their launchers.
 
     The processes of hosts like the first one of their kind are computed when they are read.
@@ -242,7 +242,7 @@ def launched_processes(request: Request, devices: Devices, known: Known) -> Iter
 
     @lru_cache(maxsize=8)
     def look(host: Host) -> PlannedHost:
-        return _plan_host(request, host, devices, known(host.instance_type))
+        return _plan_host(request, host, devices, entry_of(host.instance_type))
 
     def programs(run: Sequence[Host], place: int) -> Alike:
         def process(n: int) -> Process:
@@ -290,18 +290,18 @@ def _launch(request: Request) -> LaunchSpec:
         raise _problem(error) from None
 
 
-def _plan_host(request: Request, host: Host, devices: Devices, known: InstanceType | None) -> PlannedHost:
+def _plan_host(request: Request, host: Host, devices: Devices, entry: InstanceType | None) -> PlannedHost:
     from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
     from cloudtrain.runtime.sagemaker_launcher.plan import launch_plan
 
     gpus, neurons = devices(host.instance_type)
-    given = dict(request.get("Environment") or {})
-    variables = {"TRAINING_JOB_NAME": request["TrainingJobName"], **given}
-    efa = bool(known and known.interfaces)
-    machine = HostMachine(gpus=gpus, neurons=neurons, cpus=known.vcpus if known else 1, efa=efa, variables=variables)
+    environment = dict(request.get("Environment") or {})
+    variables = {"TRAINING_JOB_NAME": request["TrainingJobName"], **environment}
+    efa = bool(entry and entry.interfaces)
+    machine = HostMachine(gpus=gpus, neurons=neurons, cpus=entry.vcpus if entry else 1, efa=efa, variables=variables)
     files = hyperparameters_file(request), resource_config_of(request, host), input_data_config(request)
     try:
-        return PlannedHost(host, launch_plan(*files, machine), given)
+        return PlannedHost(host, launch_plan(*files, machine), environment)
     except SetupError as error:
         raise _problem(error) from None
     except ValueError as error:  # from shlex, for mpirun options in the overrides
@@ -334,13 +334,13 @@ def _rank(launch: LaunchSpec, program: HostProgram, number: int) -> int | None:
 
 def _own_launcher_ranks(launch: LaunchSpec, firsts: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
     """Yield the ranks that torchrun or mpirun starts, once for each set of hosts that train together."""
-    done: set[tuple[str, ...]] = set()
-    for started in firsts:
-        program, hosts_of = next(iter(started.plan.programs), None), started.plan.hosts
-        if program is None or program.role not in ("torchrun", "mpirun") or hosts_of in done:
+    host_sets: set[tuple[str, ...]] = set()
+    for host in firsts:
+        program, hosts_of = next(iter(host.plan.programs), None), host.plan.hosts
+        if program is None or program.role not in ("torchrun", "mpirun") or hosts_of in host_sets:
             continue
-        done.add(hosts_of)
-        count = started.plan.processes_per_instance
+        host_sets.add(hosts_of)
+        count = host.plan.processes_per_instance
         where = [indices[name] for name in hosts_of]
         if program.role == "mpirun":
             options = mpirun_options(count, launch.mpi_options)
@@ -348,11 +348,11 @@ def _own_launcher_ranks(launch: LaunchSpec, firsts: list[PlannedHost], indices: 
             continue
         yield launchers.torchrun_ranks(
             script_of(program),
-            python=started.plan.python,
+            python=host.plan.python,
             instance_count=len(where),
             processes_per_instance=count,
             where=where,
-            env={name: started.plan.environment[name] for name in ("MASTER_ADDR", "MASTER_PORT")},
+            env={name: host.plan.environment[name] for name in ("MASTER_ADDR", "MASTER_PORT")},
         )
 
 

@@ -109,10 +109,10 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
         return
     what = "servers" if distribution.strategy == "parameter_server" else "workers"
     for field in ("parameter_servers", "workers"):
-        asked = getattr(distribution, field)
-        if asked is not None and asked != count:
+        number = getattr(distribution, field)
+        if number is not None and number != count:
             yield Fault(
-                f"`{field}: {asked}` is ignored: the toolkit runs {what} on all {count} instances",
+                f"`{field}: {number}` is ignored: the toolkit runs {what} on all {count} instances",
                 add_entrypoint_hint(subject, f"remove `{field}`"),
                 ("distribution", field),
             )
@@ -531,5 +531,5 @@ def _by_framework(subject: Subject, framework: str) -> str:
     return f"{hint} instead of `image`" if path[-1:] == ("image",) else hint
 
 
-def _has(known: InstanceType) -> str:
-    return known.hardware if known.gpus or known.neuron_cores else "neither GPUs nor Trainium"
+def _has(entry: InstanceType) -> str:
+    return entry.hardware if entry.gpus or entry.neuron_cores else "neither GPUs nor Trainium"

@@ -113,16 +113,16 @@ def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
     On types with local NVMe disks, a job gets only these disks, and the service ignores `volume_size` (API reference,
     ResourceConfig). If the data does not fit, the job fails during the download.
     """
-    asked = mapping_at(subject.plan.request, "ResourceConfig").get("VolumeSizeInGB")
-    if not isinstance(asked, int):
+    size = mapping_at(subject.plan.request, "ResourceConfig").get("VolumeSizeInGB")
+    if not isinstance(size, int):
         return
     path = subject.reading.override_of("ResourceConfig", "VolumeSizeInGB") or ("resources", "volume_size")
     for group in subject.reading.machines.groups:
         disk = group.known.nvme_gb if group.known else 0
-        if disk and asked * _GB_PER_GIB > disk:
+        if disk and size * _GB_PER_GIB > disk:
             name = group.instance_type
             yield Fault(
-                f"`volume_size` asks for {asked:,} GiB, and `{name}` has a fixed disk of {disk:,} GB",
+                f"`volume_size` asks for {size:,} GiB, and `{name}` has a fixed disk of {disk:,} GB",
                 "remove `volume_size`, and read the data on demand with `mode: mount`; or name a type with a larger "
                 "disk",
                 path,
@@ -165,12 +165,12 @@ def _nearest(name: str) -> str | None:
 
 def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
     """Return the EFA variables that the instance type needs and that are not set, such as `FI_PROVIDER=efa`."""
-    known, image = group.known, read(subject).image
-    if known is None or known.interconnect != "rdma" or not (known.gpus or known.neuron_cores):
+    entry, image = group.known, read(subject).image
+    if entry is None or entry.interconnect != "rdma" or not (entry.gpus or entry.neuron_cores):
         return []
-    if image is not None and known.gpus and numbers(image.engine[1]) >= _FINDS_EFA.get(image.engine[0], _NEVER):
+    if image is not None and entry.gpus and numbers(image.engine[1]) >= _FINDS_EFA.get(image.engine[0], _NEVER):
         return []
-    variables = {"FI_PROVIDER": "efa"} | ({"FI_EFA_USE_DEVICE_RDMA": "1"} if known.family in RDMA_FAMILIES else {})
+    variables = {"FI_PROVIDER": "efa"} | ({"FI_EFA_USE_DEVICE_RDMA": "1"} if entry.family in RDMA_FAMILIES else {})
     return [f"{name}={value}" for name, value in variables.items() if not _is_set(subject, name)]
 
 
@@ -220,15 +220,15 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
     `resources.distribution_groups` and `inputs.NAME.instance_groups` refer to names in `resources.instance_groups`. If
     the group does not exist, the distribution starts nothing, and no instance receives the input.
     """
-    known = [group.name for group in subject.reading.resources.instance_groups]
-    named: list[tuple[ValuePath, tuple[str, ...]]] = [
+    group_names = [group.name for group in subject.reading.resources.instance_groups]
+    fields: list[tuple[ValuePath, tuple[str, ...]]] = [
         (("resources", "distribution_groups"), subject.job.resources.distribution_groups)
     ]
-    named += [(("inputs", name, "instance_groups"), item.instance_groups) for name, item in subject.job.inputs.items()]
-    for place, names in named:
+    fields += [(("inputs", name, "instance_groups"), item.instance_groups) for name, item in subject.job.inputs.items()]
+    for place, names in fields:
         for index, name in enumerate(names):
-            if name not in known:
-                hint = did_you_mean(name, known) or "add it to `resources.instance_groups`, or remove it here"
+            if name not in group_names:
+                hint = did_you_mean(name, group_names) or "add it to `resources.instance_groups`, or remove it here"
                 yield Fault(f"the job has no instance group `{name}`", hint, (*place, index))
 
 
@@ -265,10 +265,10 @@ def groups_unlike(subject: Subject) -> Iterator[Fault]:
         return
     kinds = {group.name: group.known.hardware for group in machines.spanned if group.known and group.known.gpus}
     if len(set(kinds.values())) > 1:
-        shown = ", ".join(f"`{name}` has {gpus}" for name, gpus in kinds.items())
+        text = ", ".join(f"`{name}` has {gpus}" for name, gpus in kinds.items())
         first = next(iter(kinds))
         yield Fault(
-            f"the distribution spans groups with different GPUs: {shown}",
+            f"the distribution spans groups with different GPUs: {text}",
             f"write `distribution_groups: [{first}]` under `resources`, or give the groups one instance type",
             ("resources", "instance_groups"),
         )

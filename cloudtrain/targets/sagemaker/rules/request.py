@@ -103,8 +103,8 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
         return
     zone = _ZONE.fullmatch(region)
     message = f"`{region}` is an availability zone" if zone else f"`{region}` is not a region"
-    known = {name for table in registries() for name in table}
-    yield Fault(message, f'write `region = "{zone[1]}"`' if zone else did_you_mean(region, known))
+    regions = {name for table in registries() for name in table}
+    yield Fault(message, f'write `region = "{zone[1]}"`' if zone else did_you_mean(region, regions))
 
 
 @rule("SM105", Level.ERROR)
@@ -153,8 +153,8 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
         subject.plan.request, "AppSpecification", "ImageUri"
     )
     match = _REGISTRY.fullmatch(uri)
-    known = "region" not in subject.account.missing and _REGION.fullmatch(region)
-    if match and known and match["region"] != region:
+    has_region = "region" not in subject.account.missing and _REGION.fullmatch(region)
+    if match and has_region and match["region"] != region:
         yield Fault(
             f"the image is in `{match['region']}`, and the job runs in `{region}`",
             f"use the copy of the image in `{region}`, or make one",
@@ -297,8 +297,8 @@ def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _Pla
         if not rest or not isinstance(elements, list) or not isinstance(rest[0], int):
             return field
         name = elements[rest[0]].get(key) if isinstance(elements[rest[0]], Mapping) else None
-        known = value_at(subject.job.model_dump(include={field[0]}), *field)
-        return (*field, name) if isinstance(name, str) and name in (known or ()) else field
+        mapping = value_at(subject.job.model_dump(include={field[0]}), *field)
+        return (*field, name) if isinstance(name, str) and name in (mapping or ()) else field
 
     return place
 

@@ -64,11 +64,11 @@ _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGN
 
 def translate_error(error: Exception, call: FailedCall) -> TargetError | SettingsError:
     """Return cloudtrain's error for an error of botocore."""
-    template, said = _template_of(error)
-    quota = re.search(r"service limit '([^']+)'", said)
+    template, message = _template_of(error)
+    quota = re.search(r"service limit '([^']+)'", message)
     policy_name = call.service.replace("-", "")  # `servicequotas`, as IAM policies spell it
     values = {
-        "said": " ".join(said.split()).rstrip(".") or "it gives no reason",
+        "said": " ".join(message.split()).rstrip(".") or "it gives no reason",
         "action": f"{policy_name}:{call.operation}",
         "about": call.about or call.operation,
         "region": call.region or "the default region",
@@ -84,10 +84,10 @@ def translate_error(error: Exception, call: FailedCall) -> TargetError | Setting
 def _template_of(error: Exception) -> tuple[AwsErrorTemplate, str]:
     response: JsonObject | None = getattr(error, "response", None)
     if response is not None and "Error" in response:
-        code, said = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
-        if code == "ValidationException" and _NOT_FOUND.search(said):
+        code, message = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
+        if code == "ValidationException" and _NOT_FOUND.search(message):
             code = "ResourceNotFound"
-        return error_templates("codes").get(code) or _unknown(code, response), said
+        return error_templates("codes").get(code) or _unknown(code, response), message
     names, templates = [kind.__name__ for kind in type(error).__mro__], error_templates("exceptions")
     template = next((templates[name] for name in names if name in templates), None)
     assert template is not None, f"{type(error).__name__} is not an error of botocore"

@@ -184,11 +184,11 @@ def _count(start: Start, host: Host, overlay: Overlay) -> int | None:
     """Return the number of ranks on a host; None if unknown."""
     if _is_alone(start):
         return 1
-    asked = start.launch.get("processes_per_instance") if start.launch else start.settings.get(PROCESSES)
-    if asked:
-        return _number(asked)
-    known = type_named("sagemaker", host.instance_type, overlay)
-    return known.devices if known is not None else None
+    count = start.launch.get("processes_per_instance") if start.launch else start.settings.get(PROCESSES)
+    if count:
+        return _number(count)
+    entry = type_named("sagemaker", host.instance_type, overlay)
+    return entry.devices if entry is not None else None
 
 
 def _worlds(start: Start, everyone: Iterable[Host]) -> list[list[Host]]:

@@ -28,7 +28,7 @@ _SERVICE = "sagemaker.amazonaws.com"
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckContext:
     """The input of each check: the plan, and clients for the account."""
 
     clients: Clients
@@ -42,7 +42,7 @@ class Asked:
         return self.plan.request
 
 
-Check = Callable[[Asked], Iterator[Finding]]
+Check = Callable[[CheckContext], Iterator[Finding]]
 
 
 def check(clients: Clients, plan: Plan) -> list[Finding]:
@@ -63,9 +63,9 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
         return [_finding("SM901", error.message, error.hint)]
     if not answers:
         return [_cut("AWS did not say whose the credentials are", deadline)]
-    asked = Asked(clients, plan, clients.region() or "", answers[0]["Account"])
+    context = CheckContext(clients, plan, clients.region() or "", answers[0]["Account"])
     checks = _checks(plan)
-    results = deadline.answers([partial(_run_check, one, asked) for one in checks])
+    results = deadline.answers([partial(_run_check, one, context) for one in checks])
     late = len(checks) - len(results)
     missing = [_cut(f"{late} of {len(checks)} questions to AWS had no answer", deadline)] if late else []
     return [*(finding for result in results for finding in result), *missing]
@@ -81,43 +81,43 @@ def _checks(plan: Plan) -> list[Check]:
     checks: list[Check] = [_role, _quota]
     checks += [_secret_check(name, place) for name, place in references(plan.request.get("Environment", {})).items()]
     checks += [_bucket_check(uri, path) for uri, path in _buckets(plan).items()]
-    sent = tuple(f"{upload.destination}/" for upload in plan.uploads if upload.kind == "data")
+    prefixes = tuple(f"{upload.destination}/" for upload in plan.uploads if upload.kind == "data")
     for name, uri in _inputs(plan.request):
-        if name != "code" and not f"{uri}/".startswith(sent):
+        if name != "code" and not f"{uri}/".startswith(prefixes):
             checks.append(_input_check(uri, ("inputs", name, "sagemaker")))
     return checks
 
 
 def _inputs(request: JsonMapping) -> Iterator[tuple[str, str]]:
     """Yield the name and S3 address of each input that the job reads from S3."""
-    named = [
+    inputs = [
         (item["ChannelName"], item.get("DataSource", {}).get("S3DataSource"))
         for item in request.get("InputDataConfig", ())
     ]
-    named += [(item["InputName"], item.get("S3Input")) for item in request.get("ProcessingInputs", ())]
-    for name, place in named:
+    inputs += [(item["InputName"], item.get("S3Input")) for item in request.get("ProcessingInputs", ())]
+    for name, place in inputs:
         if place and place.get("S3Uri"):
             yield name, place["S3Uri"]
 
 
-def _run_check(one: Check, asked: Asked) -> list[Finding]:
+def _run_check(one: Check, context: CheckContext) -> list[Finding]:
     try:
-        return list(one(asked))
+        return list(one(context))
     except (Denied, TargetUnreachable) as error:
         return [_finding("SM902", f"not everything could be looked at: {error.message}", error.hint)]
     except TargetError as error:
         return [_finding("SM902", error.message, error.hint)]
 
 
-def _role(asked: Asked) -> Iterator[Finding]:
-    arn = asked.request.get("RoleArn", "")
+def _role(context: CheckContext) -> Iterator[Finding]:
+    arn = context.request.get("RoleArn", "")
     owner, name = account_id(arn), arn.rpartition("/")[2]
-    if owner is not None and owner != asked.account:
-        message = f"the role belongs to the account {owner}, and the credentials to {asked.account}"
+    if owner is not None and owner != context.account:
+        message = f"the role belongs to the account {owner}, and the credentials to {context.account}"
         yield _finding("SM903", message, "log in to that account, or name a role of this one: `role` in [sagemaker]")
         return
     try:
-        role = asked.clients.call("iam", "get_role", RoleName=name)["Role"]
+        role = context.clients.call("iam", "get_role", RoleName=name)["Role"]
     except NotThere:
         yield _finding(
             "SM903", f"there is no role `{name}`", "`aws iam list-roles` shows them; set `role` in [sagemaker]"
@@ -157,27 +157,27 @@ def _buckets(plan: Plan) -> dict[str, ValuePath]:
 
 
 def _bucket_check(bucket: str, path: ValuePath) -> Check:
-    def look(asked: Asked) -> Iterator[Finding]:
+    def look(context: CheckContext) -> Iterator[Finding]:
         try:
-            answer = asked.clients.call("s3", "head_bucket", Bucket=bucket)
+            answer = context.clients.call("s3", "head_bucket", Bucket=bucket)
         except NotThere:
-            hint = f"`aws s3 mb s3://{bucket} --region {asked.region}` makes it; or name another in [sagemaker]"
+            hint = f"`aws s3 mb s3://{bucket} --region {context.region}` makes it; or name another in [sagemaker]"
             yield _finding("SM905", f"there is no bucket `{bucket}`", hint, path)
             return
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         region: str | None = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
-        if region and asked.region and region != asked.region:
-            message = f"the bucket `{bucket}` is in `{region}`, and the job would run in `{asked.region}`"
-            yield _finding("SM906", message, f'use a bucket of `{asked.region}`, or `region = "{region}"`', path)
+        if region and context.region and region != context.region:
+            message = f"the bucket `{bucket}` is in `{region}`, and the job would run in `{context.region}`"
+            yield _finding("SM906", message, f'use a bucket of `{context.region}`, or `region = "{region}"`', path)
 
     return look
 
 
 def _input_check(uri: str, path: ValuePath) -> Check:
-    def look(asked: Asked) -> Iterator[Finding]:
+    def look(context: CheckContext) -> Iterator[Finding]:
         where = S3Uri.parse(uri)
         try:
-            page = asked.clients.call("s3", "list_objects_v2", Bucket=where.bucket, Prefix=where.key, MaxKeys=1)
+            page = context.clients.call("s3", "list_objects_v2", Bucket=where.bucket, Prefix=where.key, MaxKeys=1)
         except NotThere:
             yield _finding("SM905", f"there is no bucket `{where.bucket}`", "look at the bucket's name", path)
             return
@@ -196,17 +196,17 @@ _READ = {
 
 
 def _secret_check(name: str, place: str) -> Check:
-    def look(asked: Asked) -> Iterator[Finding]:
+    def look(context: CheckContext) -> Iterator[Finding]:
         scheme, _, where = place.partition(":")
-        where, role = where.partition("#")[0], asked.request.get("RoleArn", "")
+        where, role = where.partition("#")[0], context.request.get("RoleArn", "")
         if scheme not in _READ or account_id(role) is None:
             return
         action, form = _READ[scheme]
         partition = role.split(":")[1]
-        resource = form.format(region=asked.region, account=asked.account, name=where.lstrip("/"))
+        resource = form.format(region=context.region, account=context.account, name=where.lstrip("/"))
         arn = where if where.startswith("arn:") else f"arn:{partition}:{resource}"
         words = {"PolicySourceArn": role, "ActionNames": [action], "ResourceArns": [arn]}
-        results = asked.clients.call("iam", "simulate_principal_policy", **words)["EvaluationResults"]
+        results = context.clients.call("iam", "simulate_principal_policy", **words)["EvaluationResults"]
         if any(result["EvalDecision"] != "allowed" for result in results):
             path = ("environment", "secrets", name)
             message = f"the role `{role.rpartition('/')[2]}` may not read the secret `{name}`"
@@ -215,9 +215,9 @@ def _secret_check(name: str, place: str) -> Check:
     return look
 
 
-def _quota(asked: Asked) -> Iterator[Finding]:
-    counts = _quotas_needed(asked.request)
-    pages = asked.clients.pages("service-quotas", "list_service_quotas", ServiceCode="sagemaker", MaxResults=100)
+def _quota(context: CheckContext) -> Iterator[Finding]:
+    counts = _quotas_needed(context.request)
+    pages = context.clients.pages("service-quotas", "list_service_quotas", ServiceCode="sagemaker", MaxResults=100)
     for page in pages:
         for quota in page["Quotas"]:
             count = counts.pop(quota["QuotaName"], 0)
@@ -281,8 +281,10 @@ def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refres
         for text in page.get("PriceList", ())
         if (price_of_type := _price(text)) is not None
     )
-    known = {name: price for name, price in sorted(prices.items()) if instance_named("sagemaker", name) is not None}
-    if not known:
+    known_prices = {
+        name: price for name, price in sorted(prices.items()) if instance_named("sagemaker", name) is not None
+    }
+    if not known_prices:
         raise TargetError(
             f"AWS's price list has no training instances in `{region}`",
             hint="check `region` under `[sagemaker]` in cloudtrain.toml",
@@ -290,12 +292,12 @@ def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refres
         )
     table = {
         name: {"price": price, "price_date": date, "price_source": f"AWS price list, {region}"}
-        for name, price in known.items()
+        for name, price in known_prices.items()
     }
     file = write_refreshed(
         folder, "sagemaker", table, about=f"prices of SageMaker training in {region}, asked on {date}"
     )
-    unknown = sorted(prices.keys() - known.keys())
+    unknown = sorted(prices.keys() - known_prices.keys())
     notes = (f"without those that the catalogue does not know: {', '.join(unknown)}",) if unknown else ()
     return Refreshed(file, region, len(table), (), notes)
 

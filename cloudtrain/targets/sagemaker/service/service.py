@@ -65,11 +65,13 @@ def _same(description: JsonMapping, request: JsonMapping) -> bool:
     return all(_contains(description.get(field), request[field]) for field in _COMPARED if field in request)
 
 
-def _contains(described: Any, asked: Any) -> bool:
+def _contains(description: Any, request: Any) -> bool:
     """Return whether a job description contains all requested values. It may contain more, such as defaults."""
-    if isinstance(asked, Mapping):
-        return isinstance(described, Mapping) and all(_contains(described.get(key), asked[key]) for key in asked)
-    return bool(described == asked)
+    if isinstance(request, Mapping):
+        return isinstance(description, Mapping) and all(
+            _contains(description.get(key), request[key]) for key in request
+        )
+    return bool(description == request)
 
 
 # Shorten the service's message about a failed job to one line with the reason, and find the rank that failed.
@@ -95,19 +97,19 @@ class FailureReason(NamedTuple):
     exit_code: int | None
 
 
-def reason_of(said: str) -> FailureReason:
+def reason_of(message: str) -> FailureReason:
     """Parse SageMaker's `FailureReason`, which may contain a traceback.
 
     An error type such as `ClientError` or `CapacityError` stays at the beginning of the line. `AlgorithmError` is
     dropped, because SageMaker reports it for every failure of the script.
     """
-    head, body = _split(said.strip())
+    head, body = _split(message.strip())
     script = _USER_SCRIPT.search(body)
     lines = [line.rstrip() for line in (script["message"] if script else body).splitlines() if line.strip()]
-    rank, code = _RANK.search(body), _EXIT_CODE.search(said)
+    rank, code = _RANK.search(body), _EXIT_CODE.search(message)
     first = _LAST_EXIT_CODE.sub("", lines[0]) if lines else ""
-    named = error_in(lines)
-    text = first if not script and (rank or len(lines) == 1 or _ENDED.search(first)) else named or first
+    error = error_in(lines)
+    text = first if not script and (rank or len(lines) == 1 or _ENDED.search(first)) else error or first
     if script and code:
         text = f"the script failed with exit code {code[1]}" + (f": {text}" if text else "")
     return FailureReason(
@@ -118,13 +120,13 @@ def reason_of(said: str) -> FailureReason:
     )
 
 
-def _split(said: str) -> tuple[str, str]:
+def _split(message: str) -> tuple[str, str]:
     """Split a message into its error type and the reason. The type is empty if missing, and for `AlgorithmError`."""
-    match = _KIND.match(said)
+    match = _KIND.match(message)
     if match is None:
-        return "", said
-    kept = "" if match["kind"] == "AlgorithmError" else match[0].strip() + " "
-    return kept, said[match.end() :]
+        return "", message
+    kind = "" if match["kind"] == "AlgorithmError" else match[0].strip() + " "
+    return kind, message[match.end() :]
 
 
 # Turn the service's job description into a `RunStatus`: state, reason, phases, times, metrics and cost.
@@ -181,9 +183,11 @@ def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: 
         state=state,
         reason=_reason(description, state),
         created=seconds(description.get("CreationTime")),
-        started=seconds(description.get(kind.started)),
+        started=seconds(description.get(kind.start_time)),
         # of a job that never started, the time of its last change
-        ended=seconds(description.get(kind.ended) or description.get("LastModifiedTime")) if state.is_final else None,
+        ended=seconds(description.get(kind.end_time) or description.get("LastModifiedTime"))
+        if state.is_final
+        else None,
         transitions=tuple(_transition(item) for item in description.get("SecondaryStatusTransitions", ())),
         metrics={item["MetricName"]: item["Value"] for item in description.get("FinalMetricDataList", ())},
     )
@@ -194,8 +198,8 @@ def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: 
 def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
     state = job_state(summary, kind)
     created = seconds(summary.get("CreationTime"))
-    ended = seconds(summary.get(kind.ended)) if state.is_final else None
-    return RunStatus(state, created=created, started=created if ended else None, ended=ended)
+    end_time = seconds(summary.get(kind.end_time)) if state.is_final else None
+    return RunStatus(state, created=created, started=created if end_time else None, ended=end_time)
 
 
 def _reason(description: JsonMapping, state: RunState) -> str | None:
@@ -216,10 +220,10 @@ def _reason(description: JsonMapping, state: RunState) -> str | None:
 def _with_failure(status: RunStatus, description: JsonMapping) -> RunStatus:
     reason, message = description.get("FailureReason"), description.get("ExitMessage")
     # a processing job's own message replaces a reason that is missing or says only that the script failed
-    said = message if message and (not reason or reason.startswith("AlgorithmError")) else reason
-    if status.state is not RunState.FAILED and not (said and status.state is RunState.STOPPED):
+    text = message if message and (not reason or reason.startswith("AlgorithmError")) else reason
+    if status.state is not RunState.FAILED and not (text and status.state is RunState.STOPPED):
         return status
-    failure = reason_of(said or "")
+    failure = reason_of(text or "")
     return replace(
         status, reason=failure.text, details=failure.details, failed_rank=failure.rank, exit_code=failure.exit_code
     )
@@ -317,13 +321,13 @@ class SageMakerService:
         kms_key = plan.request.get(kind_of(plan.request).outputs, {}).get("KmsKeyId")
 
         def put(item: Upload) -> bool:
-            expected = owner if owner and f"-{owner}/" in item.destination else None
+            bucket_owner = owner if owner and f"-{owner}/" in item.destination else None
             if item.kind == "data":
-                return upload_data(clients, item, owner=expected, kms_key=kms_key, on_bytes=on_bytes)
-            return upload(clients, item, bundle, owner=expected, kms_key=kms_key, on_bytes=on_bytes)
+                return upload_data(clients, item, owner=bucket_owner, kms_key=kms_key, on_bytes=on_bytes)
+            return upload(clients, item, bundle, owner=bucket_owner, kms_key=kms_key, on_bytes=on_bytes)
 
-        sent = [put(item) for item in plan.uploads]
-        return any(sent)
+        results = [put(item) for item in plan.uploads]
+        return any(results)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """If SageMaker refuses the request because the job exists, the job may be this run's: botocore may have

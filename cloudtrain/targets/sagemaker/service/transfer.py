@@ -80,11 +80,11 @@ def upload_data(
     extras = {name: value for name, value in _extras({}, owner, kms_key).items() if name not in ("Metadata", _TYPE)}
 
     def sizes() -> dict[str, int]:
-        stored = clients.objects(Prefix=where.folder, **bucket)
-        return below(where.key, {item["Key"]: item["Size"] for item in stored})
+        objects = clients.objects(Prefix=where.folder, **bucket)
+        return below(where.key, {item["Key"]: item["Size"] for item in objects})
 
     def send(file: DataFile, report: Report) -> None:
-        count = _counting(file.size, lambda sent, _: report(sent))
+        count = _counting(file.size, lambda byte_count, _: report(byte_count))
         _send(clients, file.place, {**bucket, "Key": where.folder + file.path}, extras, count)
 
     def remove(name: str) -> None:
@@ -110,10 +110,10 @@ def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
             continue
     if answer is None:
         return False
-    said, checksum = answer["Metadata"], answer.get("ChecksumSHA256")
+    metadata, checksum = answer["Metadata"], answer.get("ChecksumSHA256")
     checksum = checksum and checksum.partition("-")[0]  # the number of parts may follow it
-    is_whole = said.get(_SIZE) == str(answer["ContentLength"]) and checksum in (None, said.get(_CHECKSUM))
-    return bool(said.get(_MARK) == sha256 and is_whole)
+    is_whole = metadata.get(_SIZE) == str(answer["ContentLength"]) and checksum in (None, metadata.get(_CHECKSUM))
+    return bool(metadata.get(_MARK) == sha256 and is_whole)
 
 
 def _checksum(archive: Path) -> str:
@@ -148,13 +148,13 @@ def _send(
 
 
 def _counting(total: int, on_bytes: ByteProgress) -> Callable[[int], None]:
-    sent, lock = 0, Lock()
+    byte_count, lock = 0, Lock()
 
     def count(amount: int) -> None:
-        nonlocal sent
+        nonlocal byte_count
         with lock:  # parts go up in several threads
-            sent = min(total, max(0, sent + amount))  # a repeated part first counts backwards
-            on_bytes(sent, total)
+            byte_count = min(total, max(0, byte_count + amount))  # a repeated part first counts backwards
+            on_bytes(byte_count, total)
 
     return count
 
@@ -265,19 +265,19 @@ def download(
             _stage(clients, places, name, rest, staging, "")
         files = staging.move()
     if not files:
-        hint = f"a run writes to {', '.join(f'`{known}/`' for known in (*places, LOGS))}"
+        hint = f"a run writes to {', '.join(f'`{folder}/`' for folder in (*places, LOGS))}"
         raise NothingWritten(f"the run wrote nothing to `{place}`", hint=hint)
     return files
 
 
 def _find(place: str, places: Places) -> tuple[str, str]:
     """Split the wanted path into the name of a location, such as `model`, and the path below this location."""
-    known = (*places, LOGS)
-    for name in known:
+    names = (*places, LOGS)
+    for name in names:
         rest = place.removeprefix(name)
         if rest != place and rest[:1] in ("", "/") and ".." not in rest.split("/"):
             return name, rest.strip("/")
-    raise UsageError(f"`{place}` is not a result of the run", hint=did_you_mean(place, known), code="CT935")
+    raise UsageError(f"`{place}` is not a result of the run", hint=did_you_mean(place, names), code="CT935")
 
 
 def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Staging, prefix: str) -> None:
@@ -315,8 +315,8 @@ def _is_output_folder(names: list[str], rest: str) -> bool:
     contain `rest`, the path that the user wants.
     """
     others = {name for name in names if not name.startswith("data/")}
-    named = rest and any(_below(name, "", rest) is not None for name in names)
-    return bool(others) and others <= {"success", "failure"} and len(others) < len(names) and not named
+    has_rest = rest and any(_below(name, "", rest) is not None for name in names)
+    return bool(others) and others <= {"success", "failure"} and len(others) < len(names) and not has_rest
 
 
 def _below(name: str, inner: str, rest: str) -> str | None:
@@ -336,13 +336,13 @@ def _below(name: str, inner: str, rest: str) -> str | None:
 
 def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str) -> None:
     """Download the objects under the path `rest` in an S3 folder. All names are checked before the first download."""
-    found = []
+    objects = []
     for item in clients.objects(Bucket=where.bucket, Prefix=f"{where.folder}{rest}"):
         name = _below(item["Key"].removeprefix(where.folder), "", rest)
         if name and not name.endswith("/"):
             safe_name(name)
-            found.append((item["Key"], staging.place(f"{prefix}{name}")))
-    for key, place in found:
+            objects.append((item["Key"], staging.place(f"{prefix}{name}")))
+    for key, place in objects:
         fetch(clients, where.bucket, key, place)
 
 

@@ -56,11 +56,11 @@ class SageMakerTuner(SageMakerService):
         _, description = self._find_job(ref)
         state = STATES.get(description[TUNING.status], RunState.RUNNING)
         counts = description.get("TrainingJobStatusCounters", {})
-        ended = sum(counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped"))
+        ended_count = sum(counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped"))
         limits = description["HyperParameterTuningJobConfig"].get("ResourceLimits", {})
         earlier = sum(self._trials_of(ref._replace(name=name)) for name in parents_of(description))
         total = limits.get("MaxNumberOfTrainingJobs", 0) + earlier
-        metrics = {"trials": float(total), "ended": float(ended + earlier)}
+        metrics = {"trials": float(total), "ended": float(ended_count + earlier)}
         best_job = description.get("OverallBestTrainingJob") or description.get("BestTrainingJob") or {}
         best = best_job.get("FinalHyperParameterTuningJobObjectiveMetric")
         if best is not None:
@@ -70,7 +70,7 @@ class SageMakerTuner(SageMakerService):
             description.get("FailureReason"),
             created=seconds(description.get("CreationTime")),
             started=seconds(description.get("CreationTime")),
-            ended=seconds(description.get(TUNING.ended)) if state.is_final else None,
+            ended=seconds(description.get(TUNING.end_time)) if state.is_final else None,
             metrics=metrics,
         )
 
@@ -166,18 +166,18 @@ def fetch_original(
     """Return the job with its code. If the code cannot be read, the new job file contains the code's S3 address."""
     clients = Clients(AwsPlace.parse(place), environ)
     try:
-        described = clients.call("sagemaker", "describe_training_job", TrainingJobName=name)
+        description = clients.call("sagemaker", "describe_training_job", TrainingJobName=name)
     except NotThere:
         hint = "`cloudtrain ps --target sagemaker` lists the account's jobs"
         raise UsageError(
             f"there is no training job `{name}` in this account and region", hint=hint, code="CT974"
         ) from None
-    document: JsonObject = {key: value for key, value in described.items() if key != "ResponseMetadata"}
-    pages = clients.pages("sagemaker", "list_tags", ResourceArn=described["TrainingJobArn"])
+    document: JsonObject = {key: value for key, value in description.items() if key != "ResponseMetadata"}
+    pages = clients.pages("sagemaker", "list_tags", ResourceArn=description["TrainingJobArn"])
     document["Tags"] = [row for page in pages for row in page.get("Tags", ())]
     (original,) = originals_in(document, None)
-    found, code = with_code(original, dict(_objects(clients, original.request)))
-    return replace(found, kind=f"the job {name}", code=code)
+    job, code = with_code(original, dict(_objects(clients, original.request)))
+    return replace(job, kind=f"the job {name}", code=code)
 
 
 def _objects(clients: Clients, request: JsonMapping) -> Iterator[tuple[str, bytes]]:
