@@ -172,18 +172,18 @@ def _words_of(work: Mapping[str, Path]) -> str:
     sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
     largest = max(sizes, key=sizes.__getitem__, default="")
     count = "1 file" if len(sizes) == 1 else f"{len(sizes)} files"
-    named = f"{'' if len(sizes) == 1 else 'the largest is '}`{largest}`, {format_size(sizes.get(largest, 0))}"
-    return f"the script wrote {count} into its working folder: {named}"
+    description = f"{'' if len(sizes) == 1 else 'the largest is '}`{largest}`, {format_size(sizes.get(largest, 0))}"
+    return f"the script wrote {count} into its working folder: {description}"
 
 
 def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
     """Return the folder to suggest for download: the checkpoint, the model, an output, or the working files; empty
     where a run of this machine wrote no file."""
-    written = run.written
-    stopped = status.state is RunState.STOPPED
-    output = "checkpoint" if stopped else "model" if not written or "model" in written else next(iter(written))
-    if (run.directory or Path("-")).is_dir() and not _has_files(written.get(output, "")):
-        full = [name for name in written if re.match("model|outputs|checkpoint", name) and _has_files(written[name])]
+    outputs = run.written
+    is_stopped = status.state is RunState.STOPPED
+    output = "checkpoint" if is_stopped else "model" if not outputs or "model" in outputs else next(iter(outputs))
+    if (run.directory or Path("-")).is_dir() and not _has_files(outputs.get(output, "")):
+        full = [name for name in outputs if re.match("model|outputs|checkpoint", name) and _has_files(outputs[name])]
         output = "work/" if has_work else next(iter(full), "")
     return f"{output}/" if output in ("checkpoint", "model") else output
 
@@ -327,17 +327,17 @@ def upload_progress() -> Callable[[int, int], None] | None:
     """The returned function takes the bytes sent and the total; None if stderr is not a terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
-    lock, drawn = threading.Lock(), 0.0
+    lock, draw_time = threading.Lock(), 0.0
 
-    def show(sent: int, total: int) -> None:
-        nonlocal drawn
+    def show(amount: int, total: int) -> None:
+        nonlocal draw_time
         with lock:  # parts of a large upload report from several threads
             now = time.monotonic()
-            if sent < total and now - drawn < _PAUSE:
+            if amount < total and now - draw_time < _PAUSE:
                 return
-            drawn = now
-            share = sent / total if total else 1.0
-            end = "\n" if sent >= total else ""
+            draw_time = now
+            share = amount / total if total else 1.0
+            end = "\n" if amount >= total else ""
             sys.stderr.write(f"\r\033[Kuploading: {share:4.0%} of {format_size(total)}{end}")
             sys.stderr.flush()
 

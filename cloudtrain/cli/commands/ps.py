@@ -108,11 +108,11 @@ def _print_runs(runs: list[Run], *, with_size: bool) -> None:
 
 def _states_of(active: bool, state: str | None) -> list[RunState]:
     if state is None:
-        return [known for known in RunState if active and not known.is_final]
+        return [run_state for run_state in RunState if active and not run_state.is_final]
     try:
         return [RunState(state)]
     except ValueError:
-        hint = did_you_mean(state, [known.value for known in RunState])
+        hint = did_you_mean(state, [run_state.value for run_state in RunState])
         raise UsageError(f"there is no state `{state}`", hint=hint) from None
 
 

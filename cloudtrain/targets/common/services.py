@@ -104,7 +104,7 @@ def follow(
 ) -> Iterator[LogLine]:
     """Yield the lines of a job as they arrive, until the job has ended and its log has no new lines."""
     reported: RunStatus | None = None
-    ended: float | None = None  # when the end was first seen; only silence after it counts
+    end_time: float | None = None  # when the end was first seen; only silence after it counts
     answered = quiet_since = time.monotonic()
     pause = pace.every
     while True:
@@ -123,9 +123,9 @@ def follow(
         else:
             answered, pause = time.monotonic(), max(pace.every, pace.per_stream * len(log.streams))
             if status.state.is_final:
-                ended = answered if ended is None else ended
+                end_time = answered if end_time is None else end_time
                 is_late = status.ended is not None and time.time() - status.ended > _LATE
-                if is_late or time.monotonic() - max(quiet_since, ended) >= pace.settle:
+                if is_late or time.monotonic() - max(quiet_since, end_time) >= pace.settle:
                     return
         time.sleep(pause)
 

@@ -44,22 +44,22 @@ class Ports:
             self.numbers[name] = self._take()
 
     def release(self) -> None:
-        for held in self._sockets:
-            held.close()
+        for sock in self._sockets:
+            sock.close()
         self._sockets.clear()
 
     def _take(self) -> int:
         import socket  # 6 ms that most runs need not pay
 
         for number in (*random.sample(_ports_to_listen(), 50), 0):
-            held = socket.socket()
+            sock = socket.socket()
             try:
-                held.bind(("127.0.0.1", number))
+                sock.bind(("127.0.0.1", number))
             except OSError:  # somebody listens there
-                held.close()
+                sock.close()
                 continue
-            self._sockets.append(held)
-            return int(held.getsockname()[1])
+            self._sockets.append(sock)
+            return int(sock.getsockname()[1])
         raise AssertionError("not reached: if port 0 is requested, the kernel chooses a free port")
 
 
@@ -172,8 +172,8 @@ def taken_gpus(spec: LaunchSpecification, environments: Sequence[Mapping[str, st
     """Return the GPUs of a run that started outside the queue. In each instance, rank n uses the n-th GPU that the
     instance sees. GPUs that a process names in CUDA_VISIBLE_DEVICES count even if this machine does not have them."""
     ranks = max(1, spec.world_size // spec.instances)
-    used = dict[str, None]()
+    gpus = dict[str, None]()
     for process, environment in zip(spec.processes, environments, strict=True):
         ids = visible_ids(environment[VISIBLE]) if VISIBLE in process.env else gpu_ids(environment)
-        used.update(dict.fromkeys(ids[:ranks]))
-    return tuple(used)
+        gpus.update(dict.fromkeys(ids[:ranks]))
+    return tuple(gpus)

@@ -373,18 +373,18 @@ class Supervisor:
             self.ending = Ending("failed", None, 0)
         self._sweep()
         self.output.drain()
-        marker, saved = self.folder.read_preempted(), None
+        marker, note = self.folder.read_preempted(), None
         if marker is not None:
             step = marker.get("step")
-            saved = "; the script saved and left" + (f" at step {step}" if step is not None else "")
+            note = "; the script saved and left" + (f" at step {step}" if step is not None else "")
         if self.ending is not None and self.ending.state == "stopped":
             forced = f"; {FORCED}" if self.ending.killed else ""
-            self._close("stopped", reason=f"{self.ending.reason}{saved or ''}{forced}")
+            self._close("stopped", reason=f"{self.ending.reason}{note or ''}{forced}")
         # The launcher's exit code does not show whether a rank failed: it is nonzero even if SIGTERM ended all ranks.
-        elif saved is not None and all(
+        elif note is not None and all(
             death.exit_code == -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output)
         ):
-            self._close("stopped", reason=f"stopped by a signal from outside{saved}")
+            self._close("stopped", reason=f"stopped by a signal from outside{note}")
         elif self.ending is not None and self.ending.state == "failed":
             verdict = self.deaths.verdict(self.output, self.launched)
             self._close(
@@ -418,8 +418,8 @@ class Supervisor:
             return killing.kill_run(self.folder.path)
         for pid in self.exits.wait(0):
             self._note_end(pid)
-        known = [item.pid for item in self.launched if not item.is_empty]
-        return killing.kill_run(self.folder.path, [*known, *self.ranks.pids()])
+        pids = [item.pid for item in self.launched if not item.is_empty]
+        return killing.kill_run(self.folder.path, [*pids, *self.ranks.pids()])
 
     # status updates
 

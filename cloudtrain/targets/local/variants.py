@@ -133,8 +133,8 @@ def queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) 
     _refuse_too_much(need, specification)
     processes = plan.processes
     if need.gpus and own_devices is None:
-        started = tuple(replace(item, env=_with_share(item.env, item.instance)) for item in specification.processes)
-        specification = replace(specification, processes=started)
+        launches = tuple(replace(item, env=_with_share(item.env, item.instance)) for item in specification.processes)
+        specification = replace(specification, processes=launches)
         processes = Processes(_with_placeholder(group) for group in Processes.of(plan.processes).groups)
     specification = replace(specification, queue=need)
     first = f", priority {need.priority}" if need.priority else ""

@@ -267,10 +267,10 @@ _PATIENCE = 5.0
 """Seconds to wait for the lock. A dying supervisor, or another process that finishes the run, holds it only briefly."""
 
 
-def finish(run_dir: str, known: Iterable[int] = ()) -> None:
+def finish(run_dir: str, known_pids: Iterable[int] = ()) -> None:
     """Write the final status of a run whose supervisor died. Do nothing for a run that is final or has a supervisor.
-    `known`: the ids of the run's processes that the supervisor knew. Raises `OSError` if the run's folder cannot be
-    written."""
+    `known_pids`: the ids of the run's processes that the supervisor knew. Raises `OSError` if the run's folder cannot
+    be written."""
     folder = RunFolder(run_dir)
     lock = ProcessLock.take(Path(folder.lock), patience=_PATIENCE)
     if lock is None:
@@ -278,7 +278,7 @@ def finish(run_dir: str, known: Iterable[int] = ()) -> None:
     try:
         status = folder.read_status()
         if status is not None and status["state"] not in FINAL:
-            kill_run(run_dir, known)
+            kill_run(run_dir, known_pids)
             from cloudtrain.errors import TargetError  # the guard does not need it until here
 
             who = f"the supervisor (process {status['pid']}) was killed"

@@ -66,9 +66,9 @@ class QueuePlace:
                 except OSError:
                     time.sleep(_FULL_DISK_PAUSE)
                     continue
-                held = order.held_by(self._run)
-                if held is not None:
-                    return held.gpus
+                holder = order.held_by(self._run)
+                if holder is not None:
+                    return holder.gpus
                 if self._run in order.dropped:
                     return None
                 for run in self._sleep(order.watched()[self._run], is_head=order.place_of(self._run) == 1):

@@ -110,13 +110,13 @@ def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgr
     with TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "sourcedir.tar.gz")
         bundle.write(archive)
-        size, sent = archive.stat().st_size, 0
+        size, sent_size = archive.stat().st_size, 0
 
         def count(length: int) -> None:
-            nonlocal sent
-            sent += length
+            nonlocal sent_size
+            sent_size += length
             if on_bytes is not None:
-                on_bytes(sent, size)
+                on_bytes(sent_size, size)
 
         with archive.open("rb") as file:
             chunks = iter(lambda: file.read(_CHUNK), b"")

@@ -84,8 +84,8 @@ def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: s
 def _trial(properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None) -> Original:
     """Return a sweep's trial as a command job; the parameters that the sweep searches become inputs."""
     trial = properties.get("trial") or {}
-    kept = ("inputs", "outputs", "computeId", "experimentName", "displayName", "description", "tags", "identity")
-    body = {"jobType": "Command", **{key: properties[key] for key in kept if key in properties}, **trial}
+    keys = ("inputs", "outputs", "computeId", "experimentName", "displayName", "description", "tags", "identity")
+    body = {"jobType": "Command", **{key: properties[key] for key in keys if key in properties}, **trial}
     searched = sorted(properties.get("searchSpace") or {})
     inputs = dict(body.get("inputs") or {})
     command = str(trial.get("command", ""))
@@ -241,8 +241,8 @@ def _input(item: Mapping[str, Any]) -> dict[str, Any]:
 def with_prefix(uri: object) -> str:
     """Return a reference to an asset as `azureml:NAME:VERSION`, and any other address unchanged."""
     text = str(uri)
-    named = text.partition(":")[0]
-    short = text.count(":") == 1 and "/" not in text and named not in ("azureml", "http", "https")
+    prefix = text.partition(":")[0]
+    short = text.count(":") == 1 and "/" not in text and prefix not in ("azureml", "http", "https")
     return f"azureml:{text}" if short or ("@" in text and "/" not in text and ":" not in text) else text
 
 
@@ -341,8 +341,8 @@ class AzureMLAdopter:
         account = account_of(settings, {"AZURE_CONFIG_DIR": "/nonexistent"}, File("/nonexistent"))
         environment = original.request["properties"].get("environmentId")
         conda = environment.get("condaFile") if isinstance(environment, Mapping) else None
-        built = UNREAD if isinstance(environment, Mapping) and "build" in environment else None
-        return draft_context(original.name or _NOBODY, account, conda=conda, build=built)
+        build = UNREAD if isinstance(environment, Mapping) and "build" in environment else None
+        return draft_context(original.name or _NOBODY, account, conda=conda, build=build)
 
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
@@ -444,8 +444,8 @@ def _without_empty(value: Any) -> Any:
     """Return the value without null and empty fields and `isArchived: false`, which the service treats as missing."""
     if not isinstance(value, Mapping):
         return value
-    kept = {key: _without_empty(item) for key, item in value.items() if not (key == "isArchived" and item is False)}
-    return {key: item for key, item in kept.items() if item not in (None, {}, [])}
+    fields = {key: _without_empty(item) for key, item in value.items() if not (key == "isArchived" and item is False)}
+    return {key: item for key, item in fields.items() if item not in (None, {}, [])}
 
 
 _MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")

@@ -162,10 +162,10 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
     import. This rule ignores packages that the job itself installs, with `requirements` or a conda file.
     """
     reading = read(subject)
-    given, name = subject.job.environment, reading.environment_name
+    environment, name = subject.job.environment, reading.environment_name
     says = framework_of(name)
     needed = missing_framework(subject, says)
-    if says is not None and needed is not None and not subject.processing and not given.conda_file:
+    if says is not None and needed is not None and not subject.processing and not environment.conda_file:
         path = reading.environment_path
         instead = f" instead of `{path[-1]}`" if path[-1] in ("azureml", "image") else ""
         yield Fault(
@@ -215,7 +215,7 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
 
 def _no_count(subject: Subject, name: str, value: object, least: int, field: ValuePath) -> Iterator[Fault]:
     if not is_whole(value, least):
-        shown = f'"{value}"' if isinstance(value, str) else value
+        text = f'"{value}"' if isinstance(value, str) else value
         hint = f"set `{'.'.join(map(str, field))}`, and remove `{name}` from the overrides"
-        message = f"`{name}` must be a whole number of at least {least}, not `{shown}`"
+        message = f"`{name}` must be a whole number of at least {least}, not `{text}`"
         yield Fault(message, hint, read(subject).place(("distribution", name), field))

@@ -108,7 +108,7 @@ def _put(container: Any, name: str, file: _File | DataFile, report: Report) -> N
             overwrite=True,
             max_concurrency=_BLOCKS_AT_ONCE,
             validate_content=True,
-            progress_hook=lambda sent, _: report(sent),
+            progress_hook=lambda amount, _: report(amount),
         )
 
 
@@ -143,8 +143,8 @@ def _text(name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        message = f"Azure ML cannot store the file `{shown}`, because its name is not UTF-8"
+        text = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        message = f"Azure ML cannot store the file `{text}`, because its name is not UTF-8"
         raise TargetError(message, hint="rename the file, or exclude it in `.cloudtrainignore`", code="CT052") from None
     return name
 
@@ -165,9 +165,9 @@ def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, on_byte
     count = count_bytes(sum(file.size for file in files), on_bytes)
 
     def send(file: _File, check: Check) -> None:
-        def report(sent: int) -> None:
+        def report(amount: int) -> None:
             check()
-            count(file.name, sent)
+            count(file.name, amount)
 
         with blobs.translating(file.name):
             _put(container, f"{folder}/{file.name}", file, report)
@@ -369,8 +369,8 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
     environment that the user has named is sent even if it exists, as azure-ai-ml does, to update its tags and
     description. The service refuses other changes to it."""
     *_, name, _, version = item.destination.split("/")
-    named = item.kind == "environment" and name != UNNAMED
-    if not named and _is_there(client, item):
+    is_named = item.kind == "environment" and name != UNNAMED
+    if not is_named and _is_there(client, item):
         return False
     if item.content is not None:
         content = item.content
@@ -387,7 +387,7 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
     except TargetError as error:
         if not _is_there(client, item):  # another process may have made the same asset meanwhile
             raise
-        if named:
+        if is_named:
             message = f"the environment `{name}:{version}` exists already, and Azure ML does not change it: {error}"
             hint = f"raise `asset_version`, or use what exists: `environment: {{azureml: azureml:{name}:{version}}}`"
             raise TargetError(message, hint=hint) from None
