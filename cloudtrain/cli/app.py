@@ -90,9 +90,9 @@ class Command(TyperCommand):
         """Refuse options of this command among the `words` after `script`, unless the script's text contains their
         names. Otherwise `submit train.py --dry-run` would pass the option to the script and send the job."""
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts) if name[0] == "-"}
-        typed = [word.partition("=")[0] for word in words]
-        misplaced = [name for name in typed if name in own]
-        if not misplaced or not Path(script).is_file():
+        options = [word.partition("=")[0] for word in words]
+        own_options = [name for name in options if name in own]
+        if not own_options or not Path(script).is_file():
             return
         from cloudtrain.documents.document import read_bytes
 
@@ -100,7 +100,7 @@ class Command(TyperCommand):
             text = read_bytes(script).decode("utf-8", "replace")
         except OSError:  # reported when the job is made
             return
-        for name in misplaced:
+        for name in own_options:
             pattern = rf"\b{name[2:].replace('-', '[-_]')}\b" if name.startswith("--") else rf"[\"']{name}[\"']"
             if not re.search(pattern, text):
                 message = f"`{name}` comes after `{script}`, which has no such option"
@@ -346,13 +346,13 @@ def _join_colons(environ: MutableMapping[str, str]) -> str:
     if ":" not in words or not index.isdecimal():
         return ""
     before, after = words[: int(index) + 1], words[int(index) + 1 :]
-    joined: list[str] = []
+    result: list[str] = []
     for word in before:
-        if joined and (word == ":" or joined[-1].endswith(":")):
-            joined[-1] += word
+        if result and (word == ":" or result[-1].endswith(":")):
+            result[-1] += word
         else:
-            joined.append(word)
-    environ[_WORDS] = "\n".join([*joined, *after])
-    environ[_INDEX] = str(len(joined) - 1)
-    head, colon, _ = joined[-1].rpartition(":")
+            result.append(word)
+    environ[_WORDS] = "\n".join([*result, *after])
+    environ[_INDEX] = str(len(result) - 1)
+    head, colon, _ = result[-1].rpartition(":")
     return head + colon

@@ -120,11 +120,11 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
         values = status.reason  # such as the run that it waited for
     say(f"`{run.name}` {word}{_after(status)}" + (f": {values}" if values else ""))
     work = _working_files(run)
-    fetched = _downloads_of(run, status, has_work=bool(work))
-    fetch = typed("cloudtrain", "download", run.name, fetched) if fetched else ""
+    folder = _downloads_of(run, status, has_work=bool(work))
+    fetch = typed("cloudtrain", "download", run.name, folder) if folder else ""
     if work:
         them = "it" if len(work) == 1 else "them"
-        copy = "" if fetched == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
+        copy = "" if folder == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
         say(_words_of(work) + copy)
     if run.is_sweep:
         fetch = f", {typed('cloudtrain', 'download', run.name, 'model/')}" if "best_trial" in status.metrics else ""
@@ -247,9 +247,9 @@ def print_logs(
                     say(_without_output(run, rank, instance))
             _write(lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)), form, sys.stdout)
             return 0
-        skipped = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
+        skip = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
         metrics = _print(
-            run, lambda watch: islice(selected(follow=True, on_status=watch), skipped, None), form, sys.stdout
+            run, lambda watch: islice(selected(follow=True, on_status=watch), skip, None), form, sys.stdout
         )
         if not form.as_json:
             report_end(run, run.wait(), metrics)

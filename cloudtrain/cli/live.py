@@ -379,8 +379,8 @@ class LiveView:
         if self._drawn is None or self._drawn[1] != size or now - self._drawn[0] >= 1 / _REFRESHES_PER_SECOND:
             with self._changing:
                 parts = self._parts(now, *size)
-            unlimited = options.update(height=None)
-            rows = [row for part in parts for row in console.render_lines(part, unlimited, pad=False)]
+            full_height = options.update(height=None)
+            rows = [row for part in parts for row in console.render_lines(part, full_height, pad=False)]
             self._drawn = (now, size, rows)
         for row in self._drawn[2]:
             yield from row

@@ -189,8 +189,8 @@ def sweep_document(
     total = int(status.metrics.get("trials", len(trials)))
     going_on = len(trials) - ended_count
     words = f"{ended_count} of {total} ended" + (f", {going_on} running" if going_on else "")
-    failed = sum(trial.state in (RunState.FAILED, RunState.LOST) for trial in trials)
-    words += f", {failed} failed" if failed else ""
+    failures = sum(trial.state in (RunState.FAILED, RunState.LOST) for trial in trials)
+    words += f", {failures} failed" if failures else ""
     rows = {"trials": words}
     best = best_of(trials, objective)
     if best is not None and objective is not None:

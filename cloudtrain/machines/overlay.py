@@ -207,12 +207,12 @@ def read_overlay(data: Mapping[str, object], file: str, positions: Positions | N
                 faults = list(_cell_problems(path, cells))
                 problems += faults
                 if not faults:
-                    typed = {
+                    values = {
                         column: float(value) if "float" in COLUMNS[column] else _plain(column, value)
                         for column, value in cells.items()
                     }
                     place = positions.of(path, key=True)
-                    corrections.append(Correction(target, name, (*typed.items(),), file, place))
+                    corrections.append(Correction(target, name, (*values.items(),), file, place))
     if problems:
         places = [positions.of(item.path, key=isinstance(item, KeyProblem)) or (None, None) for item in problems]
         raise SettingsError.of(

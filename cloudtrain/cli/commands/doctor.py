@@ -91,8 +91,8 @@ def _torch() -> Diagnosis:
             "jobs with `distribution: {type: torch}` need it here: `pip install 'cloudtrain[torch]'`, "
             "or name another interpreter with `--python PATH`",
         )
-    version, distributed, gpus = probe.stdout.split()[-3:]
-    if distributed != "True":
+    version, has_distributed, gpus = probe.stdout.split()[-3:]
+    if has_distributed != "True":
         return Diagnosis("torch", "warning", f"{version}, built without torch.distributed", "install another build")
     return Diagnosis("torch", "ok", f"{version}, {_count(int(gpus), 'GPU')}")
 

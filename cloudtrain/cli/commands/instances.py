@@ -279,16 +279,16 @@ def _nearest(name: str, target: str, names: Sequence[str]) -> str:
     table = tables()[target]
     key_of = name_keys(target)
     whole = key_of(table.prefix + name)
-    prefixed = next((other for other in names if key_of(other) == whole), None)
-    near = f"did you mean `{prefixed}`?" if prefixed else did_you_mean(name, names) or ""
+    match = next((other for other in names if key_of(other) == whole), None)
+    near = f"did you mean `{match}`?" if match else did_you_mean(name, names) or ""
     if not near.startswith("did you mean"):
         own = "" if target == _default_target() else f" --target {target}"
         near = f"`cloudtrain instances{own} --all` lists all types"
-    guessed = table.explain_unknown(name)
-    if guessed is None:
+    explanation = table.explain_unknown(name)
+    if explanation is None:
         return near
-    sentence = guessed[0].upper() + guessed[1:]
-    return f"{near} {sentence}" if near.endswith("?") else f"{near}; {guessed}"
+    sentence = explanation[0].upper() + explanation[1:]
+    return f"{near} {sentence}" if near.endswith("?") else f"{near}; {explanation}"
 
 
 def _more(shown_count: int, count: int, types: Sequence[InstanceType], query: Query, retired_count: int) -> list[str]:
@@ -313,9 +313,9 @@ def _note(types: Sequence[InstanceType]) -> str:
         if any(instance.fabric and instance.interconnect == "ethernet" for instance in types):
             unit += ", (no) InfiniBand without SR-IOV, which NCCL cannot use"
     dates = {instance.price_date for instance in types if instance.price is not None and not instance.retired}
-    when = " to ".join(dict.fromkeys((min(dated), max(dated)))) if (dated := dates - {""}) else ""
-    undated = "some of unknown date" if when else "of unknown date"
-    parts = [part for part in (f"of {when}" if when else "", undated if "" in dates else "") if part]
+    when = " to ".join(dict.fromkeys((min(known_dates), max(known_dates)))) if (known_dates := dates - {""}) else ""
+    rest = "some of unknown date" if when else "of unknown date"
+    parts = [part for part in (f"of {when}" if when else "", rest if "" in dates else "") if part]
     which = f"list prices {', '.join(parts)}" if dates else "no price is known"
     return f"{unit}; {which}; write your own into `instances.toml`, see `cloudtrain instances -h`"
 

@@ -86,7 +86,7 @@ def ps_command(
     elif not (rehearsals or everything or job or active or state or tag or where or target) and ct.runs(limit=1):
         say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
-        say(_nothing(active, state, job, labelled=bool(tag or where)))
+        say(_nothing(active, state, job, has_labels=bool(tag or where)))
 
 
 def _print_runs(runs: list[Run], *, with_size: bool) -> None:
@@ -124,9 +124,9 @@ def _tag(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _nothing(active: bool, state: str | None, job: str | None, *, labelled: bool) -> str:
+def _nothing(active: bool, state: str | None, job: str | None, *, has_labels: bool) -> str:
     what = f" of job `{job}`" if job else ""
-    if labelled:
+    if has_labels:
         return f"no run{what} has these tags or hyperparameters; `cloudtrain ps` lists the newest"
     if active or state:
         return f"no run{what} is {state or 'active'}; `cloudtrain ps` lists the newest"

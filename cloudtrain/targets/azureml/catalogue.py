@@ -14,8 +14,8 @@ DATA = Path(__file__).with_name("data")
 
 
 def _explain_unknown(name: str) -> str | None:
-    guessed = guess(name)
-    return None if guessed is None else guessed.text
+    properties = guess(name)
+    return None if properties is None else properties.text
 
 
 TABLE = InstanceTable(
@@ -94,12 +94,12 @@ def guess(name: str) -> Guess | None:
     if match is None:
         return None
     version = _VERSION.search(name)
-    numbered = match["family"].casefold() in _NUMBERED and (version is None or int(version[1]) < 3)
+    has_model_number = match["family"].casefold() in _NUMBERED and (version is None or int(version[1]) < 3)
     has_infiniband = "r" in match["features"].casefold()
     models = [word.upper() for word in name.split("_")[2:-1] if _MODEL.fullmatch(word)]
     reason = "`r` among the letters after its number" if has_infiniband else "no `r` among the letters after its number"
     text = f"by its name, `{name}` has {'' if has_infiniband else 'no '}InfiniBand ({reason}); that is a guess"
-    vcpus = None if numbered else int(match["enabled"] or match["vcpus"])
+    vcpus = None if has_model_number else int(match["enabled"] or match["vcpus"])
     return Guess(has_infiniband, vcpus, models[-1] if models else "", text)
 
 

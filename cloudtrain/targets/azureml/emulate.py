@@ -105,12 +105,12 @@ def specification(
     layout, run_dir, count = stage.layout, stage.run_dir, len(processes)
     programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
     outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
-    linked = {name: place for name, place in _local_places(stage.job).items() if name in outputs}
+    links = {name: place for name, place in _local_places(stage.job).items() if name in outputs}
     inputs = {name: item.local for name, item in stage.job.inputs.items() if item.local is not None}
     folders = [
         path
         for name, path in outputs.items()
-        if name not in linked and stage.body.outputs[name].get("jobOutputType") != "uri_file"
+        if name not in links and stage.body.outputs[name].get("jobOutputType") != "uri_file"
     ]
     output_folders = tuple(f"{code}/outputs" for code in layout.code)
     own = {name: tuple(f"{folder}/{name}" for folder in output_folders) for name in NAMED_RESULTS}
@@ -120,12 +120,12 @@ def specification(
         run_dir=run_dir,
         emulates="azureml",
         code=CodePlace(stage.account.archive(context.bundle), context.bundle.sha256, layout.code[0], layout.code[1:]),
-        directories=tuple(sorted([layout.data, *folders, *linked.values()])),
+        directories=tuple(sorted([layout.data, *folders, *links.values()])),
         files={path: f'#!/bin/sh\nexec {quote(stage.python)} "$@"\n' for path in programs},
         programs=programs,
         links=(
             *(Link(layout.paths[f"inputs.{name}"], str(path), None) for name, path in inputs.items()),
-            *(Link(outputs[name], place, None) for name, place in linked.items()),
+            *(Link(outputs[name], place, None) for name, place in links.items()),
             *(Link(f"{run_dir}/{_log(rank, count)}", f"{run_dir}/logs/rank_{rank}.log", None) for rank in range(count)),
         ),
         places={
@@ -203,9 +203,9 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
     """Compile the job for Azure ML with this machine's counts, without requirements, which are not installed here."""
     account: LocalAccount = context.account
     problems = Problems(_horovod_problems(job))
-    scaled, _ = problems.value(lambda: scaled_job(job, target, account), (placed_job(job, target), None))
-    scaled = scaled.model_copy(update={"environment": job.environment.model_copy(update={"requirements": None})})
-    plan = problems.value(lambda: compile_azureml(scaled, AzureML(), context._replace(account=ACCOUNT)), None)
+    local_job, _ = problems.value(lambda: scaled_job(job, target, account), (placed_job(job, target), None))
+    local_job = local_job.model_copy(update={"environment": job.environment.model_copy(update={"requirements": None})})
+    plan = problems.value(lambda: compile_azureml(local_job, AzureML(), context._replace(account=ACCOUNT)), None)
     if problems or plan is None:
         raise JobError(without_echoes(problems))
     body = Body(plan.request)

@@ -44,9 +44,9 @@ def part(table: Table, *, always: Collection[str] = ()) -> Convert:
         result, wordless = {}, [f"{name} left out" for name in always if name not in fields]
         for name, inner in fields.items():
             word, how = table.get(name, ("", _nothing))
-            converted = _collect(how, inner, name, wordless)
+            item = _collect(how, inner, name, wordless)
             if word:
-                result[word] = converted
+                result[word] = item
         return _or_raise(result, wordless)
 
     return convert
@@ -229,9 +229,9 @@ def _resources(value: Any) -> dict[str, Any]:
     lost = [name for name in ("locations", "maxInstanceCount") if name in value]
     if "dockerArgsList" in value and lost:
         raise Wordless(*(f"{name} beside dockerArgsList" for name in lost))
-    renamed = [name for name in value["properties"] if _RENAMED_RESOURCES.get(name.lower(), name) != name]
-    if renamed:
-        raise Wordless(*(f"properties.{name}" for name in renamed))
+    names = [name for name in value["properties"] if _RENAMED_RESOURCES.get(name.lower(), name) != name]
+    if names:
+        raise Wordless(*(f"properties.{name}" for name in names))
     if not resources["properties"]:
         del resources["properties"]
     return resources

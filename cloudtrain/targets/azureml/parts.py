@@ -68,8 +68,8 @@ def _tensorflow(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
     assert isinstance(job.distribution, TensorFlow)
     servers = (job.distribution.parameter_servers or 1) if job.distribution.strategy == "parameter_server" else 0
     workers = job.distribution.workers or (max(1, machines.count - servers) if servers else None)
-    counted = {} if workers is None else {"workerCount": workers}
-    return {"distributionType": "TensorFlow", "parameterServerCount": servers, **counted}
+    counts = {} if workers is None else {"workerCount": workers}
+    return {"distributionType": "TensorFlow", "parameterServerCount": servers, **counts}
 
 
 def _ray(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:  # noqa: ARG001 - a row's

@@ -226,11 +226,11 @@ def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> Azu
     """Missing settings come from the nearest `config.json` in `folder` or above, and from the defaults of `az`. Raises
     `SettingsError` if another user could have written that file."""
     values = {name: value for name in PLACEHOLDERS if (value := getattr(target, name))}
-    file, configured = _config(folder) if len(values) < len(PLACEHOLDERS) else (None, {})
-    fits = _agree(values, configured)
+    file, config = _config(folder) if len(values) < len(PLACEHOLDERS) else (None, {})
+    fits = _agree(values, config)
     if file is not None and fits:
-        configured = _workspace_in(read_trusted(file))
-    for source in (configured, _defaults_of_az(environ)):
+        config = _workspace_in(read_trusted(file))
+    for source in (config, _defaults_of_az(environ)):
         if _agree(values, source):
             values = {**source, **values}
     missing = tuple(name for name in PLACEHOLDERS if name not in values)

@@ -25,8 +25,8 @@ from cloudtrain.targets.local.settings import Local
 def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     """Return the plan of a job on this machine. `context.account` is a `LocalAccount`."""
     if target.emulate is not None:
-        emulated: Plan = part_of(find_target(target.emulate), "emulate")(job, target, context)
-        return emulated
+        emulation: Plan = part_of(find_target(target.emulate), "emulate")(job, target, context)
+        return emulation
     account: LocalAccount = context.account
     problems = Problems(_job_problems(job, account, target.python or account.python))
     if target.launcher == "fork":
@@ -332,10 +332,10 @@ def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> It
 
 def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
     job, shape = run.job, launch.shape
-    simulated = f"{shape.instances} simulated on this machine" if shape.instances > 1 else "this machine"
+    instances = f"{shape.instances} simulated on this machine" if shape.instances > 1 else "this machine"
     pairs = [
         ("target", f"local ({run.account.machine})"),
-        ("instances", simulated),
+        ("instances", instances),
         ("processes", f"{shape.world_size}" + (f" ({shape})" if shape.instances > 1 else "")),
         ("distribution", f"{job.distribution.type} through {_LAUNCHER_WORDS[launch.name]}"),
         ("script", job.entry_point or job.command or ""),

@@ -92,8 +92,8 @@ def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: 
         is_empty = is_empty or not variable
         return variable
 
-    filled = _PLACEHOLDER.sub(value, text)
-    return filled.strip(":") if is_empty else filled
+    result = _PLACEHOLDER.sub(value, text)
+    return result.strip(":") if is_empty else result
 
 
 def command_of(
@@ -142,8 +142,8 @@ def link_shares(spec: LaunchSpecification) -> None:
             link_share(link.path, link.target, *link.shard)
 
 
-def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
-    """Unpack the user's code into the folders that `spec` names, then make the empty file `unpacked`. If the launcher
+def unpack_code(spec: LaunchSpecification, marker: str) -> None:
+    """Unpack the user's code into the folders that `spec` names, then make the empty file `marker`. If the launcher
     unpacks the code itself, the specification names no folder, and the archive is only verified. A damaged archive
     (`UsageError`) is removed, so that the next submit writes a new one."""
     from pathlib import Path
@@ -165,7 +165,7 @@ def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
         archive.unlink(missing_ok=True)
         hint = "submit the job again to write a new archive"
         raise UsageError(f"{error}; cloudtrain removed it", hint=hint) from None
-    os.close(open_private(unpacked, os.O_WRONLY | os.O_CREAT))
+    os.close(open_private(marker, os.O_WRONLY | os.O_CREAT))
 
 
 def taken_gpus(spec: LaunchSpecification, environments: Sequence[Mapping[str, str]]) -> tuple[str, ...]:

@@ -177,17 +177,17 @@ def session_members(leader: int) -> list[int]:
 
 def kill_run(run_dir: str, known_pids: Iterable[int] = ()) -> int:
     """Kill until no process of the run is left. Return the number of killed processes. `known_pids`: see `members`."""
-    roots, killed = set(known_pids), set[int]()
+    roots, victims = set(known_pids), set[int]()
     deadline = time.monotonic() + _PATIENCE
     while pids := members(run_dir, roots):
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        killed.update(pids)
+        victims.update(pids)
         if time.monotonic() > deadline:
             break
         time.sleep(0.01)
-    return len(killed)
+    return len(victims)
 
 
 # Find the ranks of a run among the processes of this machine, and the order in which the ranks end.

@@ -101,13 +101,13 @@ def files_of(run_name: str, state_dir: Path) -> dict[str, Path]:
     return working_files(folder.read_launch(), Path(folder.unpacked))
 
 
-def working_files(spec: LaunchSpecification, unpacked: Path) -> dict[str, Path]:
+def working_files(spec: LaunchSpecification, marker: Path) -> dict[str, Path]:
     """Map the path of each new or changed file, relative to the working folder, to the file. If several emulated hosts
-    have a file with the same path, the last host's file is used. Without the file `unpacked` the result is empty."""
+    have a file with the same path, the last host's file is used. Without the file `marker` the result is empty."""
     code = spec.code
     folders = [folder for folder in (code.directory, *(code.copies or ())) if folder is not None]
     try:
-        since = unpacked.stat().st_ctime_ns
+        since = marker.stat().st_ctime_ns
     except FileNotFoundError:  # nothing was unpacked yet, or by an earlier version
         return {}
     places = {str(place) for folders_of_one in spec.downloads().values() for place in folders_of_one}

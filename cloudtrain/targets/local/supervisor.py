@@ -336,9 +336,9 @@ class Supervisor:
                 if roles and all(item.exit_code == 0 for item in self.launched if item.role in roles):
                     self._end("succeeded", None, _FINISHED_GRACE)
 
-    def _awaits_culprit(self, failed: Launched) -> bool:
+    def _awaits_culprit(self, process: Launched) -> bool:
         """Return whether the process failed because of another one, which has not ended yet."""
-        if failed.exit_code != 1 or all(item.exit_code is not None for item in self.launched):
+        if process.exit_code != 1 or all(item.exit_code is not None for item in self.launched):
             return False
         for _ in range(_READS):
             if not self.output.pump(at_once=True):
@@ -378,8 +378,8 @@ class Supervisor:
             step = marker.get("step")
             note = "; the script saved and left" + (f" at step {step}" if step is not None else "")
         if self.ending is not None and self.ending.state == "stopped":
-            forced = f"; {FORCED}" if self.ending.killed else ""
-            self._close("stopped", reason=f"{self.ending.reason}{note or ''}{forced}")
+            force = f"; {FORCED}" if self.ending.killed else ""
+            self._close("stopped", reason=f"{self.ending.reason}{note or ''}{force}")
         # The launcher's exit code does not show whether a rank failed: it is nonzero even if SIGTERM ended all ranks.
         elif note is not None and all(
             death.exit_code == -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output)
@@ -457,8 +457,8 @@ def main(arguments: list[str]) -> None:
     folder, ready = RunFolder(arguments[0]), int(arguments[1])
     supervisor = Supervisor(folder, os.umask(UMASK), is_queued=arguments[2:] == [QUEUED])
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
-    for ignored in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, lambda *_: None)  # not SIG_IGN, which the run's processes would inherit
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the run's processes would inherit
     lock = ProcessLock.take(Path(folder.lock))
     if lock is None or os.path.exists(folder.status):
         _answer(ready, b"0")

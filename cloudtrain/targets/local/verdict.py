@@ -99,21 +99,21 @@ class Deaths:
                 deaths[rank] = Death(rank, instance, "process", code, -order, newest)
         return list(deaths.values())
 
-    def verdict(self, output: RunOutput, launched: list[Launched]) -> FailureReport:
+    def verdict(self, output: RunOutput, launches: list[Launched]) -> FailureReport:
         """Return why the run failed. If an emulated host has written its own reason to a file, the verdict quotes it.
         Call `RunOutput.drain` first."""
-        return in_own_words(self._verdict(output, launched), self._spec.failure_files)
+        return in_own_words(self._verdict(output, launches), self._spec.failure_files)
 
     def are_consequences(self, output: RunOutput) -> bool:
         """Return whether ranks have failed, and each of them because it lost another rank or was terminated."""
         deaths = self.of_newest_attempt(output)
         return bool(deaths) and all(_is_consequence(death, _lines_of(death, output)) for death in deaths)
 
-    def _verdict(self, output: RunOutput, launched: list[Launched]) -> FailureReport:
+    def _verdict(self, output: RunOutput, launches: list[Launched]) -> FailureReport:
         death = first_failure(self.of_newest_attempt(output), lambda death: _lines_of(death, output))
         if death is not None and self._killed_launcher is None:
             return rank_verdict(death, _lines_of(death, output), instances=self._spec.instances)
-        for process, item in zip(self._spec.processes, launched, strict=True):
+        for process, item in zip(self._spec.processes, launches, strict=True):
             if item.exit_code and self._killed_launcher in (None, item):
                 lines = output.tail(item.instance, None, "stderr") or output.tail(item.instance, None, "stdout")
                 return launcher_verdict(item.role, item.instance, process.argv, item.exit_code, lines)

@@ -205,8 +205,8 @@ def _quote(word: str) -> str:
     name, equals, value = word.partition("=")
     if not set(value) & set(" \"'\\#"):
         return word
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{name}{equals}"{escaped}"'
+    text = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}{equals}"{text}"'
 
 
 # Compile a job, settings and context to a plan.
@@ -290,8 +290,8 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any], job: Traini
             problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
     if problems:
         raise JobError(problems)
-    merged = options | {name: value if isinstance(value, bool) else str(value) for name, value in overrides.items()}
-    return dict(sorted((name, value) for name, value in merged.items() if overrides.get(name, "") is not None))
+    result = options | {name: value if isinstance(value, bool) else str(value) for name, value in overrides.items()}
+    return dict(sorted((name, value) for name, value in result.items() if overrides.get(name, "") is not None))
 
 
 def _summary(run: ClusterRun, batch: BatchLaunch, options: Options) -> list[tuple[str, str]]:

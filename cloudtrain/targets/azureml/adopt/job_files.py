@@ -133,9 +133,9 @@ def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
     if not isinstance(trial, Mapping):
         hint = f"adopt the file that it names: `cloudtrain adopt {str(trial or 'TRIAL').removeprefix('file:')}`"
         raise UsageError("the sweep's trial is defined in another file", hint=hint, code="CT981")
-    searched = _mapping(data.get("search_space"))
+    search_space = _mapping(data.get("search_space"))
     inputs, command = _mapping(data.get("inputs")), str(trial.get("command", ""))
-    for name, space in searched.items():
+    for name, space in search_space.items():
         command = command.replace(f"${{{{search_space.{name}}}}}", f"${{{{inputs.{name}}}}}")
         inputs[name] = _first_of(_mapping(space))
     lost = search_left_out(data)

@@ -62,10 +62,10 @@ def _draft(
     unknown: dict[str, str],
 ) -> Draft:
     fields = {name: _plain(value) for name, value in call.keywords.items() if name not in _RESOURCES}
-    sized = {name: call.keywords[name] for name in _RESOURCES if name in call.keywords} | resources
-    if sized:
+    sizes = {name: call.keywords[name] for name in _RESOURCES if name in call.keywords} | resources
+    if sizes:
         own_resources = fields.get("resources")
-        fields["resources"] = {**(own_resources if isinstance(own_resources, dict) else {}), **sized}
+        fields["resources"] = {**(own_resources if isinstance(own_resources, dict) else {}), **sizes}
     data = said(fields | ({"limits": limits} if limits else {}), "", unknown)
     data.setdefault("command", _FILL_IN)
     inputs = fields.get("inputs")

@@ -176,10 +176,10 @@ class ChosenEnvironment(NamedTuple):
 def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironment:
     environment = job.environment
     image = environment.image.of("azureml") if environment.image else None
-    registered = environment.of("azureml")
-    if registered is not None:
+    reference = environment.of("azureml")
+    if reference is not None:
         _refuse_names(environment)
-        return ChosenEnvironment(_registered_id(registered, context.account.workspace_id))
+        return ChosenEnvironment(_registered_id(reference, context.account.workspace_id))
     if environment.build is not None:
         if image is not None or environment.conda_file is not None:
             raise _wrong("build", "an environment is either built from a Dockerfile or made of an image", "remove one")
@@ -263,9 +263,9 @@ def _asset(
 
 
 def _curated_id(framework: str, version: str | None) -> str:
-    curated = curated_environment(framework, version)
-    if curated is not None:
-        return curated.id
+    environment = curated_environment(framework, version)
+    if environment is not None:
+        return environment.id
     versions = [row.version for row in CURATED if row.framework == framework]
     if not versions:
         message = f"Azure ML has no curated environment for `{framework}`"

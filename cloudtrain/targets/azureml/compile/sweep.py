@@ -37,11 +37,11 @@ def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext
     """Return the plan of a sweep. Its request is the body of a sweep job."""
     trial = compile_azureml(sweep.job, target, context)
     marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in enumerate(sweep.space.ranges)}
-    marked = compile_azureml(sweep.trial_job(marks), target, context)
-    properties = marked.request["properties"]
-    refused = [Problem(path, text, hint, code="CT061") for path, text, hint in _cannot(sweep, properties)]
-    if refused:
-        raise JobError(refused)
+    plan = compile_azureml(sweep.trial_job(marks), target, context)
+    properties = plan.request["properties"]
+    problems = [Problem(path, text, hint, code="CT061") for path, text, hint in _cannot(sweep, properties)]
+    if problems:
+        raise JobError(problems)
     return Plan(
         target=trial.target,
         run_name=trial.run_name,

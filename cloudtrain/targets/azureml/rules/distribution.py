@@ -164,13 +164,13 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
     reading = read(subject)
     environment, name = subject.job.environment, reading.environment_name
     says = framework_of(name)
-    needed = missing_framework(subject, says)
-    if says is not None and needed is not None and not subject.processing and not environment.conda_file:
+    framework = missing_framework(subject, says)
+    if says is not None and framework is not None and not subject.processing and not environment.conda_file:
         path = reading.environment_path
         instead = f" instead of `{path[-1]}`" if path[-1] in ("azureml", "image") else ""
         yield Fault(
-            f"the environment `{name}` is made for {TITLES[says]}, and the job needs {TITLES[needed]}",
-            f"write `environment: {{framework: {needed}}}`{instead}, or add `requirements`",
+            f"the environment `{name}` is made for {TITLES[says]}, and the job needs {TITLES[framework]}",
+            f"write `environment: {{framework: {framework}}}`{instead}, or add `requirements`",
             path,
         )
 

@@ -292,7 +292,7 @@ class RunLog:
             self._refused.add(name)
         where = artifact_place(self._blobs.client.place.workspace_id, self._run, name)
         container = self._blobs.container(where)
-        return container.use(name, lambda opened: operation(opened.get_blob_client(where.path)))
+        return container.use(name, lambda client: operation(client.get_blob_client(where.path)))
 
     def _selects(self, writer: Writer) -> bool:
         return self._rank in (None, writer.rank) and self._instance in (None, writer.instance)

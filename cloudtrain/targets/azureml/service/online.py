@@ -37,33 +37,33 @@ _TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
 def _capacity(client: Client, size: str, count: int, location: str, *, is_spot: bool) -> Iterator[Finding]:
     """Yield the capacity problems of a job that needs `count` machines of a size in one region."""
     sizes = _list_entries(client, location, "vmSizes")
-    offered = next((item for item in sizes if item["name"].lower() == size.lower()), None)
-    if offered is None:
+    offer = next((item for item in sizes if item["name"].lower() == size.lower()), None)
+    if offer is None:
         hint = did_you_mean(size, [item["name"] for item in sizes if item.get("gpus")]) or "name another region"
         yield _finding("AZ909", f"Azure ML offers no {size} in {location}", hint, _TYPE)
         return
-    if is_spot and offered.get("lowPriorityCapable") is False:
+    if is_spot and offer.get("lowPriorityCapable") is False:
         message = f"{size} is not sold as spot capacity in {location}"
         yield _finding("AZ909", message, "remove `spot`, or name another type", _TYPE)
         return
-    needed, usages = int(offered["vCPUs"]) * count, _list_entries(client, location, "usages")
-    names = [_ALL_SPARE] if is_spot else [str(offered["family"]), _ALL]
+    vcpus, usages = int(offer["vCPUs"]) * count, _list_entries(client, location, "usages")
+    names = [_ALL_SPARE] if is_spot else [str(offer["family"]), _ALL]
     for name in names:
         entries = [usage for usage in usages if _is_of(usage, name)]
         if not entries and name != _ALL:
-            message = f"{location} lists no quota `{name}`, so it is not known whether you may use {needed} vCPUs"
+            message = f"{location} lists no quota `{name}`, so it is not known whether you may use {vcpus} vCPUs"
             yield _finding("AZ902", message, "look in the studio, under Quota: https://ml.azure.com/quota", _COUNT)
         for usage in entries:
-            yield from _shortage(usage, needed, f"`{name}` in {location}")
+            yield from _shortage(usage, vcpus, f"`{name}` in {location}")
 
 
-def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[Finding]:
+def _shortage(usage: Mapping[str, Any], vcpus: int, where: str) -> Iterator[Finding]:
     """Report a quota that is too small, or used up by other jobs. A negative quota means unlimited."""
     limit, used_vcpus = int(usage["limit"]), int(usage.get("currentValue") or 0)
-    if 0 <= limit < needed:
-        yield _finding("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {needed}", _ASK, _COUNT)
-    elif 0 <= limit < used_vcpus + needed:
-        message = f"{used_vcpus} of the {limit} vCPUs of {where} are in use, and the job needs {needed}"
+    if 0 <= limit < vcpus:
+        yield _finding("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {vcpus}", _ASK, _COUNT)
+    elif 0 <= limit < used_vcpus + vcpus:
+        message = f"{used_vcpus} of the {limit} vCPUs of {where} are in use, and the job needs {vcpus}"
         yield _finding("AZ911", message, f"it will wait in the queue; or {_ASK}", _COUNT)
 
 
@@ -222,18 +222,18 @@ def _errors(findings: list[Finding]) -> int:
     return sum(finding.level is Level.ERROR for finding in findings)
 
 
-def _identity(question: _Question, owner: str, assigned: Any) -> Iterator[Finding]:
-    """Report the job's managed identity if it is not among those `assigned` to `owner`, a cluster or workspace."""
+def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Finding]:
+    """Report the job's managed identity if it is not among the `identities` of `owner`, a cluster or workspace."""
     identity = question.body.mapping("identity")
     if identity.get("identityType") != "Managed":
         return
-    client, users = identity.get("clientId"), (assigned or {}).get("userAssignedIdentities") or {}
+    client, users = identity.get("clientId"), (identities or {}).get("userAssignedIdentities") or {}
     resource = identity.get("resourceId")
     if client is None and resource is not None:
         has_any = str(resource).lower() in map(str.lower, users)
         message = f"{owner} has no managed identity `{str(resource).rpartition('/')[2]}`"
     elif client is None:
-        has_any = str((assigned or {}).get("type") or "None") != "None"
+        has_any = str((identities or {}).get("type") or "None") != "None"
         message = f"{owner} has no managed identity"
     else:
         has_any = any(str((user or {}).get("clientId")).lower() == client.lower() for user in users.values())

@@ -275,10 +275,10 @@ def _with_reason(status: RunStatus, job: Mapping[str, Any], details: Mapping[str
 
 def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
     """Return a note if a job reached its time limit, else None."""
-    allowed = Body(job).max_runtime
-    if not allowed or status.started is None or status.ended is None or status.ended - status.started < allowed:
+    limit = Body(job).max_runtime
+    if not limit or status.started is None or status.ended is None or status.ended - status.started < limit:
         return None
-    return f"it reached `max_runtime` ({format_duration(allowed)})"
+    return f"it reached `max_runtime` ({format_duration(limit)})"
 
 
 # The billed machines of a job, and their cost per hour at list prices or at the user's own prices.

@@ -153,11 +153,11 @@ def _container(client: Client, place: dict[str, Any]) -> Any:
     """Return a client for `place`, the container that the service has created for the upload. If the service's answer
     has a signature, the client uses the signature; otherwise it uses the credentials."""
     storage = require("azure.storage.blob", extra="azureml")
-    signed = (place.get("credential") or {}).get("sasUri")
+    url = (place.get("credential") or {}).get("sasUri")
     sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
-    credential = None if signed else client.credential
+    credential = None if url else client.credential
     options = {**Blobs(client).options, **sizes}
-    return storage.ContainerClient.from_container_url(signed or place["blobUri"], credential=credential, **options)
+    return storage.ContainerClient.from_container_url(url or place["blobUri"], credential=credential, **options)
 
 
 def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, on_bytes: ByteProgress | None) -> None:
@@ -311,7 +311,7 @@ class Results:
 
 
 def _opener(container: Any, blob: str) -> Open:
-    return lambda copy: container.use(blob, lambda opened: copy(opened.get_blob_client(blob)))
+    return lambda copy: container.use(blob, lambda client: copy(client.get_blob_client(blob)))
 
 
 def _behind(name: str, folder: str) -> str | None:
