@@ -65,12 +65,12 @@ class Command(TyperCommand):
                 self._refuse_misplaced(args[end], args[end + 1 :])
                 args = [*args[: end + 1], "--", *args[end + 1 :]]
         try:
-            parsed: list[str] = super().parse_args(ctx, args)
+            rest: list[str] = super().parse_args(ctx, args)
         except Exception as error:
             if getattr(error, "ctx", ctx) is None:  # then nobody could say whose `--help` tells more
                 error.ctx = ctx  # type: ignore[attr-defined]  # of Typer's own errors
             raise
-        return parsed
+        return rest
 
     def _first_argument(self, args: list[str]) -> int | None:
         """Return the index of the first word in `args` that is neither an option nor an option's value. Return None if
@@ -90,9 +90,9 @@ class Command(TyperCommand):
         """Refuse options of this command among the `words` after `script`, unless the script's text contains their
         names. Otherwise `submit train.py --dry-run` would pass the option to the script and send the job."""
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts) if name[0] == "-"}
-        typed = [word.partition("=")[0] for word in words]
-        misplaced = [name for name in typed if name in own]
-        if not misplaced or not Path(script).is_file():
+        options = [word.partition("=")[0] for word in words]
+        own_options = [name for name in options if name in own]
+        if not own_options or not Path(script).is_file():
             return
         from cloudtrain.documents.document import read_bytes
 
@@ -100,9 +100,9 @@ class Command(TyperCommand):
             text = read_bytes(script).decode("utf-8", "replace")
         except OSError:  # reported when the job is made
             return
-        for name in misplaced:
-            known = rf"\b{name[2:].replace('-', '[-_]')}\b" if name.startswith("--") else rf"[\"']{name}[\"']"
-            if not re.search(known, text):
+        for name in own_options:
+            pattern = rf"\b{name[2:].replace('-', '[-_]')}\b" if name.startswith("--") else rf"[\"']{name}[\"']"
+            if not re.search(pattern, text):
                 message = f"`{name}` comes after `{script}`, which has no such option"
                 hint = f"write `{name}` before `{script}`, or add `--` after `{script}` to pass it to the script"
                 raise UsageError(message, hint=hint, code="CT902")
@@ -326,16 +326,16 @@ _WORDS, _INDEX = "COMP_WORDS", "COMP_CWORD"
 def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, str] = os.environ) -> int:
     """Join the words that bash split at colons, run `complete`, and return its exit code. The completions are printed
     without the part up to the last colon, because bash keeps this part on the command line."""
-    kept = _join_colons(environ)
-    if not kept:
+    prefix = _join_colons(environ)
+    if not prefix:
         return complete()
     answers = io.StringIO()
     try:
         with contextlib.redirect_stdout(answers):
             code = complete()
-    except SystemExit as ended:  # how Typer ends a completion
-        code = int(ended.code or 0)
-    sys.stdout.writelines(f"{answer.removeprefix(kept)}\n" for answer in answers.getvalue().splitlines() if answer)
+    except SystemExit as error:  # how Typer ends a completion
+        code = int(error.code or 0)
+    sys.stdout.writelines(f"{answer.removeprefix(prefix)}\n" for answer in answers.getvalue().splitlines() if answer)
     return code
 
 
@@ -346,13 +346,13 @@ def _join_colons(environ: MutableMapping[str, str]) -> str:
     if ":" not in words or not index.isdecimal():
         return ""
     before, after = words[: int(index) + 1], words[int(index) + 1 :]
-    joined: list[str] = []
+    result: list[str] = []
     for word in before:
-        if joined and (word == ":" or joined[-1].endswith(":")):
-            joined[-1] += word
+        if result and (word == ":" or result[-1].endswith(":")):
+            result[-1] += word
         else:
-            joined.append(word)
-    environ[_WORDS] = "\n".join([*joined, *after])
-    environ[_INDEX] = str(len(joined) - 1)
-    head, colon, _ = joined[-1].rpartition(":")
+            result.append(word)
+    environ[_WORDS] = "\n".join([*result, *after])
+    environ[_INDEX] = str(len(result) - 1)
+    head, colon, _ = result[-1].rpartition(":")
     return head + colon

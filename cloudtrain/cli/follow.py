@@ -120,11 +120,11 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
         values = status.reason  # such as the run that it waited for
     say(f"`{run.name}` {word}{_after(status)}" + (f": {values}" if values else ""))
     work = _working_files(run)
-    fetched = _downloads_of(run, status, has_work=bool(work))
-    fetch = typed("cloudtrain", "download", run.name, fetched) if fetched else ""
+    folder = _downloads_of(run, status, has_work=bool(work))
+    fetch = typed("cloudtrain", "download", run.name, folder) if folder else ""
     if work:
         them = "it" if len(work) == 1 else "them"
-        copy = "" if fetched == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
+        copy = "" if folder == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
         say(_words_of(work) + copy)
     if run.is_sweep:
         fetch = f", {typed('cloudtrain', 'download', run.name, 'model/')}" if "best_trial" in status.metrics else ""
@@ -172,18 +172,18 @@ def _words_of(work: Mapping[str, Path]) -> str:
     sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
     largest = max(sizes, key=sizes.__getitem__, default="")
     count = "1 file" if len(sizes) == 1 else f"{len(sizes)} files"
-    named = f"{'' if len(sizes) == 1 else 'the largest is '}`{largest}`, {format_size(sizes.get(largest, 0))}"
-    return f"the script wrote {count} into its working folder: {named}"
+    description = f"{'' if len(sizes) == 1 else 'the largest is '}`{largest}`, {format_size(sizes.get(largest, 0))}"
+    return f"the script wrote {count} into its working folder: {description}"
 
 
 def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
     """Return the folder to suggest for download: the checkpoint, the model, an output, or the working files; empty
     where a run of this machine wrote no file."""
-    written = run.written
-    stopped = status.state is RunState.STOPPED
-    output = "checkpoint" if stopped else "model" if not written or "model" in written else next(iter(written))
-    if (run.directory or Path("-")).is_dir() and not _has_files(written.get(output, "")):
-        full = [name for name in written if re.match("model|outputs|checkpoint", name) and _has_files(written[name])]
+    outputs = run.written
+    is_stopped = status.state is RunState.STOPPED
+    output = "checkpoint" if is_stopped else "model" if not outputs or "model" in outputs else next(iter(outputs))
+    if (run.directory or Path("-")).is_dir() and not _has_files(outputs.get(output, "")):
+        full = [name for name in outputs if re.match("model|outputs|checkpoint", name) and _has_files(outputs[name])]
         output = "work/" if has_work else next(iter(full), "")
     return f"{output}/" if output in ("checkpoint", "model") else output
 
@@ -247,9 +247,9 @@ def print_logs(
                     say(_without_output(run, rank, instance))
             _write(lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)), form, sys.stdout)
             return 0
-        skipped = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
+        skip = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
         metrics = _print(
-            run, lambda watch: islice(selected(follow=True, on_status=watch), skipped, None), form, sys.stdout
+            run, lambda watch: islice(selected(follow=True, on_status=watch), skip, None), form, sys.stdout
         )
         if not form.as_json:
             report_end(run, run.wait(), metrics)
@@ -327,17 +327,17 @@ def upload_progress() -> Callable[[int, int], None] | None:
     """The returned function takes the bytes sent and the total; None if stderr is not a terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
-    lock, drawn = threading.Lock(), 0.0
+    lock, draw_time = threading.Lock(), 0.0
 
-    def show(sent: int, total: int) -> None:
-        nonlocal drawn
+    def show(amount: int, total: int) -> None:
+        nonlocal draw_time
         with lock:  # parts of a large upload report from several threads
             now = time.monotonic()
-            if sent < total and now - drawn < _PAUSE:
+            if amount < total and now - draw_time < _PAUSE:
                 return
-            drawn = now
-            share = sent / total if total else 1.0
-            end = "\n" if sent >= total else ""
+            draw_time = now
+            share = amount / total if total else 1.0
+            end = "\n" if amount >= total else ""
             sys.stderr.write(f"\r\033[Kuploading: {share:4.0%} of {format_size(total)}{end}")
             sys.stderr.flush()
 

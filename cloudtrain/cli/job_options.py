@@ -161,8 +161,8 @@ def with_submit_options(
     def expand(command: _Function) -> _Function:
         @wraps(command)
         def expanded(**values: Any) -> None:
-            shared = {name: values.pop(name) for name in (*before, *after)}
-            command(SubmitOptions(**({"job": ""} | shared)), **values)
+            fields = {name: values.pop(name) for name in (*before, *after)}
+            command(SubmitOptions(**({"job": ""} | fields)), **values)
 
         own = list(signature(command, eval_str=True).parameters.values())[1:]
         every = [*map(_parameter, before), *own, *map(_parameter, after)]

@@ -87,8 +87,8 @@ class ProgressRate:
         """Steps per second over the newest reports; None if it cannot be computed."""
         if len(self._reports) < 2:
             return None
-        (began, first), (ended, last) = self._reports[0], self._reports[-1]
-        return (last - first) / (ended - began) if ended > began and last > first else None
+        (start, first), (end, last) = self._reports[0], self._reports[-1]
+        return (last - first) / (end - start) if end > start and last > first else None
 
     @property
     def seconds_left(self) -> float | None:
@@ -143,9 +143,9 @@ class ProgressRate:
         behind = {rank: step for rank, step in sorted(self._step_of.items()) if first - step >= least}
         if not behind:
             return ""
-        named = [f"rank {rank} at step {number(step)}" for rank, step in list(behind.items())[:3]]
+        ranks = [f"rank {rank} at step {number(step)}" for rank, step in list(behind.items())[:3]]
         more = f" and {len(behind) - 3} more" if len(behind) > 3 else ""
-        return f"behind: {', '.join(named)}{more}; the others at step {number(first)}"
+        return f"behind: {', '.join(ranks)}{more}; the others at step {number(first)}"
 
     @property
     def _is_over(self) -> bool:
@@ -379,8 +379,8 @@ class LiveView:
         if self._drawn is None or self._drawn[1] != size or now - self._drawn[0] >= 1 / _REFRESHES_PER_SECOND:
             with self._changing:
                 parts = self._parts(now, *size)
-            unlimited = options.update(height=None)
-            rows = [row for part in parts for row in console.render_lines(part, unlimited, pad=False)]
+            full_height = options.update(height=None)
+            rows = [row for part in parts for row in console.render_lines(part, full_height, pad=False)]
             self._drawn = (now, size, rows)
         for row in self._drawn[2]:
             yield from row

@@ -61,8 +61,8 @@ def jobs(incomplete: str) -> list[str]:
     from cloudtrain.code.bundled import script_names
     from cloudtrain.job.file import SUFFIXES
 
-    typed = Path(incomplete or ".")
-    folder = typed if incomplete.endswith("/") or not incomplete else typed.parent
+    path = Path(incomplete or ".")
+    folder = path if incomplete.endswith("/") or not incomplete else path.parent
     start = incomplete[: incomplete.rfind("/") + 1]
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     paths = [

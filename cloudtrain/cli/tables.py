@@ -110,8 +110,8 @@ def _price(instance: InstanceType) -> str:
 
 
 def _machine(instance: InstanceType) -> list[tuple[str, str]]:
-    told = instance.network_gbps is None or f"{instance.network_gbps:g} Gigabit" in instance.network
-    gbps = "" if told or instance.fabric == "infiniband" else f", {instance.network_gbps:g} Gbit/s in all"
+    is_redundant = instance.network_gbps is None or f"{instance.network_gbps:g} Gigabit" in instance.network
+    gbps = "" if is_redundant or instance.fabric == "infiniband" else f", {instance.network_gbps:g} Gbit/s in all"
     part = f", {instance.gpu_slice} of an {instance.gpu_model}" if instance.gpu_slice else ""
     rows = [
         ("target", instance.target),
@@ -147,8 +147,8 @@ def _interconnect(instance: InstanceType) -> str:
         infiniband = instance.fabric == "infiniband"
         several = instance.interfaces > 1
         number = f", {instance.interfaces} {'port' if infiniband else 'interface'}{'s' if several else ''}"
-        known = infiniband and instance.network_gbps is not None
-        gbps = f", {instance.network_gbps:g} Gbit/s{' in all' if several else ''}" if known else ""
+        has_speed = infiniband and instance.network_gbps is not None
+        gbps = f", {instance.network_gbps:g} Gbit/s{' in all' if several else ''}" if has_speed else ""
         return f"rdma ({fabric}{number if instance.interfaces else ''}{gbps})"
     return f"ethernet ({fabric} without SR-IOV, which NCCL cannot use)" if fabric else "ethernet"
 
@@ -185,12 +185,12 @@ def sweep_document(
 ) -> Document:
     """Return a page about a sweep: its progress, its cost, and its best trials. Without an objective, the page shows
     the newest trials instead of the best. `more` adds label-value pairs."""
-    ended = sum(trial.state.is_final for trial in trials)
+    ended_count = sum(trial.state.is_final for trial in trials)
     total = int(status.metrics.get("trials", len(trials)))
-    going_on = len(trials) - ended
-    words = f"{ended} of {total} ended" + (f", {going_on} running" if going_on else "")
-    failed = sum(trial.state in (RunState.FAILED, RunState.LOST) for trial in trials)
-    words += f", {failed} failed" if failed else ""
+    going_on = len(trials) - ended_count
+    words = f"{ended_count} of {total} ended" + (f", {going_on} running" if going_on else "")
+    failures = sum(trial.state in (RunState.FAILED, RunState.LOST) for trial in trials)
+    words += f", {failures} failed" if failures else ""
     rows = {"trials": words}
     best = best_of(trials, objective)
     if best is not None and objective is not None:
@@ -199,10 +199,10 @@ def sweep_document(
     rows |= {"left": left} if left else {}
     rows |= {"cost": _cost_text(cost, status)} if cost is not None else {}
     blocks: list[Block] = list(run_document(name, ref, replace(status, metrics={}), {**more, **rows}).blocks)
-    shown = ranked(trials, objective)[:_SHOWN] if objective is not None else list(trials)[-_SHOWN:]
-    if shown:
+    shown_trials = ranked(trials, objective)[:_SHOWN] if objective is not None else list(trials)[-_SHOWN:]
+    if shown_trials:
         title = "Best trials" if objective is not None else "Newest trials"
-        blocks += [Heading(title), trials_table(shown, objective, best=best)]
+        blocks += [Heading(title), trials_table(shown_trials, objective, best=best)]
     return Document(blocks)
 
 
@@ -241,11 +241,11 @@ def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
     """Return the estimated time of the remaining trials, such as `about 5m`; empty if it cannot be estimated. The
     estimate assumes that trials continue to end at the sweep's average rate. If the sweep continues an earlier one, the
     rate ignores the trials of the earlier sweep."""
-    left, started = total - sum(trial.state.is_final for trial in trials), status.started
-    if left <= 0 or status.state.is_final or started is None:
+    left, start_time = total - sum(trial.state.is_final for trial in trials), status.started
+    if left <= 0 or status.state.is_final or start_time is None:
         return ""
-    ends = [trial.ended for trial in trials if trial.state.is_final and (trial.ended or 0.0) > started]
-    pace = (max(end or 0.0 for end in ends) - started) / len(ends) if ends else None
+    ends = [trial.ended for trial in trials if trial.state.is_final and (trial.ended or 0.0) > start_time]
+    pace = (max(end or 0.0 for end in ends) - start_time) / len(ends) if ends else None
     return "" if pace is None else f"about {format_duration(max(1, int(pace * left)))}"
 
 

@@ -79,10 +79,10 @@ def print_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None
         text = on_one_line(str(value))
         return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
-    shown = {name: cell(name) for name in columns}
-    writer = DictWriter(sys.stdout, list(shown.values()), lineterminator="\n")
+    headers = {name: cell(name) for name in columns}
+    writer = DictWriter(sys.stdout, list(headers.values()), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({shown[name]: cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows({headers[name]: cell(value) for name, value in row.items()} for row in rows)
 
 
 def _finite(value: Any) -> Any:
@@ -142,8 +142,8 @@ def _as_given(stream: Any, number: int) -> dict[str, Any]:
     if stream is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         return {"buffer": open(number, "wb"), "encoding": "utf-8", "errors": _ESCAPED}
-    kept = {name: getattr(stream, name) for name in ("buffer", "encoding", "line_buffering", "write_through")}
-    return kept | {"errors": _ESCAPED}
+    arguments = {name: getattr(stream, name) for name in ("buffer", "encoding", "line_buffering", "write_through")}
+    return arguments | {"errors": _ESCAPED}
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:

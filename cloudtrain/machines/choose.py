@@ -54,9 +54,9 @@ def choose(
     fitting = [instance for instance in same_count if interconnect != "rdma" or instance.interconnect == "rdma"]
     if not fitting:
         raise _wrong("interconnect", *_without_rdma(gpu, gpus_per_instance, same_gpu))
-    offered = [instance for instance in fitting if not instance.retired] or fitting
-    priced = all(instance.price is not None for instance in offered)
-    return min(fitting, key=lambda instance: _rank(instance, priced))
+    offers = [instance for instance in fitting if not instance.retired] or fitting
+    has_prices = all(instance.price is not None for instance in offers)
+    return min(fitting, key=lambda instance: _rank(instance, has_prices))
 
 
 def _no_such_gpu(target: str, gpu: str, table: Sequence[InstanceType]) -> JobError:
@@ -66,13 +66,13 @@ def _no_such_gpu(target: str, gpu: str, table: Sequence[InstanceType]) -> JobErr
     return _wrong("gpu", message, "name a type with `instance_type`")
 
 
-def _rank(instance: InstanceType, priced: bool) -> tuple[object, ...]:
+def _rank(instance: InstanceType, has_prices: bool) -> tuple[object, ...]:
     # The generation is 5 for the families `p5en` and `NCads H100 v5`.
     generation = re.search(r"v(\d+)$", instance.family) or re.match(r"[a-zA-Z]+(\d+)", instance.family)
     price = inf if instance.price is None else instance.price
     machine_price = inf if instance.machine_price is None else instance.machine_price
     return (
-        bool(instance.retired), bool(instance.gpu_slice), instance.gpus, price if priced else 0.0,
+        bool(instance.retired), bool(instance.gpu_slice), instance.gpus, price if has_prices else 0.0,
         instance.gpu_memory_gib, instance.vcpus, instance.memory_gib,
         price, machine_price, -int(generation[1] if generation else 0), instance.name,
     )  # fmt: skip
@@ -256,8 +256,8 @@ class Machines:
     def price(self) -> Price | None:
         """The price of all machines; if the groups are preferences, the price of the most expensive group. The price
         without the training service replaces an unknown price. None if that price is unknown too."""
-        counted = [(group.known, group.count) for group in self.groups]
-        return price_of(counted, any_of=self.kind == "preferences")
+        counts = [(group.known, group.count) for group in self.groups]
+        return price_of(counts, any_of=self.kind == "preferences")
 
     def _number(self, groups: tuple[MachineGroup, ...]) -> int:
         counts = [group.count for group in groups]

@@ -67,7 +67,7 @@ class Refreshed(NamedTuple):
     """The region that was queried."""
     types: int
     """Number of types in the file."""
-    added: tuple[str, ...]
+    new_types: tuple[str, ...]
     """Types that the catalogue's table lacks."""
     notes: tuple[str, ...] = ()
     """Notes about failed queries, each a line without a period."""
@@ -207,12 +207,12 @@ def read_overlay(data: Mapping[str, object], file: str, positions: Positions | N
                 faults = list(_cell_problems(path, cells))
                 problems += faults
                 if not faults:
-                    typed = {
+                    values = {
                         column: float(value) if "float" in COLUMNS[column] else _plain(column, value)
                         for column, value in cells.items()
                     }
                     place = positions.of(path, key=True)
-                    corrections.append(Correction(target, name, (*typed.items(),), file, place))
+                    corrections.append(Correction(target, name, (*values.items(),), file, place))
     if problems:
         places = [positions.of(item.path, key=isinstance(item, KeyProblem)) or (None, None) for item in problems]
         raise SettingsError.of(
@@ -241,8 +241,8 @@ def apply_overlay(
     for correction in overlay:
         if correction.target == target:
             key = key_of(correction.name)
-            known = rows.get(key)
-            rows[key] = _make_type(correction, rows.values()) if known is None else _correct(known, correction)
+            row = rows.get(key)
+            rows[key] = _make_type(correction, rows.values()) if row is None else _correct(row, correction)
     return tuple(rows.values())
 
 
@@ -257,8 +257,8 @@ def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> 
     key_of = name_keys(target)
     key = key_of(name)
     own = tuple(row for row in overlay if row.target == target and key_of(row.name) == key)
-    known = instance_named(target, name)
-    return next(iter(apply_overlay([known] if known else [], own, target)), None)
+    instance = instance_named(target, name)
+    return next(iter(apply_overlay([instance] if instance else [], own, target)), None)
 
 
 def _number(value: object) -> bool:
@@ -285,10 +285,10 @@ def _cell_problems(path: tuple[str, str], cells: object) -> Iterator[Problem]:
     if not isinstance(cells, Mapping):
         yield Problem(path, f"`{path[1]}` must be a table", _EXAMPLE, code=_CODE)
         return
-    known = COLUMNS.keys() - {"name"}
+    columns = COLUMNS.keys() - {"name"}
     for column, value in cells.items():
-        if column not in known:
-            hint = did_you_mean(column, known)
+        if column not in columns:
+            hint = did_you_mean(column, columns)
             yield KeyProblem((*path, column), f"there is no column `{shortened(column)}`", hint, code=_CODE)
             continue
         fits, words = _CHECKS[COLUMNS[column]]
@@ -302,20 +302,20 @@ def _plain(column: str, value: object) -> object:
     return value.isoformat() if column in _DATES and hasattr(value, "isoformat") else value
 
 
-def _correct(known: InstanceType, correction: Correction) -> InstanceType:
+def _correct(instance: InstanceType, correction: Correction) -> InstanceType:
     cells = _complete_cells(correction)
     facts = [column for column, _ in correction.cells if "price" not in column and column != "source"]
     if facts:
-        cells = {"source": f"{known.source}; {', '.join(facts)}: {correction.file}", **cells}
-    return _whole(replace(known, **cells), correction)
+        cells = {"source": f"{instance.source}; {', '.join(facts)}: {correction.file}", **cells}
+    return _whole(replace(instance, **cells), correction)
 
 
-def _make_type(correction: Correction, known: Iterable[InstanceType]) -> InstanceType:
+def _make_type(correction: Correction, types: Iterable[InstanceType]) -> InstanceType:
     family = correction.name.removeprefix("ml.").removeprefix("Standard_").partition(".")[0]
     cells = {"family": family, "source": correction.file, **_complete_cells(correction)}
     missing = " and ".join(f"`{column}`" for column in REQUIRED if column != "name" and column not in cells)
     if missing:
-        near = did_you_mean(correction.name, [instance.name for instance in known]) or ""
+        near = did_you_mean(correction.name, [instance.name for instance in types]) or ""
         hint = f"{near} If it is a new type, add {missing}" if near.startswith("did you mean") else f"add {missing}"
         message = f"`{correction.name}` is not in the catalogue, and a new type needs {missing}"
         raise correction.error(message, hint)
@@ -349,9 +349,9 @@ _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
 def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
     """Refuse an instance whose columns do not fit together after the correction."""
     columns = dict(correction.cells)
-    named, memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
-    memory |= named and columns.get("gpu_memory_gib") == 0  # 0: a refresh found GPUs of unknown memory
-    if _GPU_COLUMNS & columns.keys() and not bool(instance.gpus) == named == memory:
+    has_name, has_memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
+    has_memory |= has_name and columns.get("gpu_memory_gib") == 0  # 0: a refresh found GPUs of unknown memory
+    if _GPU_COLUMNS & columns.keys() and not bool(instance.gpus) == has_name == has_memory:
         message = "a type has `gpus`, `gpu` and `gpu_memory_gib` together, or none of them"
         raise correction.error(message, 'write for example `gpus = 8`, `gpu = "H100-80GB"`')
     if instance.interconnect == "rdma" and not instance.fabric:

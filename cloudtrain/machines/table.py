@@ -178,15 +178,15 @@ def instance_types(target: str) -> tuple[InstanceType, ...]:
     return tuple(_parse_row(target, cells) for cells in _table(target).values())
 
 
-def types_with_gpu(target: str, written: str) -> list[InstanceType]:
-    """Return the rows whose GPU the user's name `written` means (`has_gpu`). Rows of other models are not parsed."""
-    candidates = [_parse_row(target, cells) for cells in _table(target).values() if same_model(written, cells["gpu"])]
-    return having_gpu(candidates, written)
+def types_with_gpu(target: str, gpu_name: str) -> list[InstanceType]:
+    """Return the rows with the GPU that `gpu_name` means (`has_gpu`). Rows of other models are not parsed."""
+    candidates = [_parse_row(target, cells) for cells in _table(target).values() if same_model(gpu_name, cells["gpu"])]
+    return having_gpu(candidates, gpu_name)
 
 
-def having_gpu(types: Iterable[InstanceType], written: str) -> list[InstanceType]:
-    """Return the types whose GPU the user's name `written` means (`has_gpu`)."""
-    return [instance for instance in types if has_gpu(instance, written)]
+def having_gpu(types: Iterable[InstanceType], gpu_name: str) -> list[InstanceType]:
+    """Return the types with the GPU that the user means by `gpu_name` (`has_gpu`)."""
+    return [instance for instance in types if has_gpu(instance, gpu_name)]
 
 
 @cache
@@ -259,22 +259,22 @@ def read_gpu(text: str) -> Gpu:
     return Gpu("".join(words), memory)
 
 
-def same_model(written: str, own: str) -> bool:
-    """Return whether the user's GPU name `written` and the catalogue's GPU name `own` mean the same model: `H100`
+def same_model(gpu_name: str, own: str) -> bool:
+    """Return whether the user's GPU name `gpu_name` and the catalogue's GPU name `own` mean the same model: `H100`
     matches `H100-80GB` and `H100-NVL-94GB`."""
-    name, model = read_gpu(written).model, read_gpu(own).model
+    name, model = read_gpu(gpu_name).model, read_gpu(own).model
     return bool(own) and model in (name, name + _VARIANT)
 
 
-def has_gpu(instance: InstanceType, written: str) -> bool:
-    """Return whether the instance type has the GPU that `written` names. Without a memory size, every size fits: `A100`
-    matches `A100-40GB` and `A100-80GB`.
+def has_gpu(instance: InstanceType, gpu_name: str) -> bool:
+    """Return whether the instance type has the GPU that `gpu_name` means. Without a memory size, every size fits:
+    `A100` matches `A100-40GB` and `A100-80GB`.
 
     A memory size fits if it differs by at most 2% from the size in the catalogue's GPU name, or from the size that the
     driver shows. The driver's size is compared in GiB and in GB.
     """
-    gpu, own = read_gpu(written), read_gpu(instance.gpu)
-    if not same_model(written, instance.gpu):
+    gpu, own = read_gpu(gpu_name), read_gpu(instance.gpu)
+    if not same_model(gpu_name, instance.gpu):
         return False
     sizes = (own.memory or 0.0, instance.gpu_memory_gib, instance.gpu_memory_gib * _GB_PER_GIB)
     return gpu.memory is None or any(abs(gpu.memory - size) <= _TOLERANCE * size for size in sizes)
@@ -291,23 +291,23 @@ def gpu_names(types: Iterable[InstanceType]) -> list[str]:
     return sorted({instance.gpu for instance in types if instance.gpu})
 
 
-def unknown_gpu(written: str, types: Iterable[InstanceType]) -> tuple[str, str | None]:
+def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str | None]:
     """Return a message and a hint for a GPU that no type has. The hint names the same GPU with other memory sizes, the
     Neuron instance types, or the most similar name."""
     types = tuple(types)
-    gpu = read_gpu(written)
+    gpu = read_gpu(gpu_name)
     neuron = [instance.name for instance in types if instance.neuron and gpu.model == instance.neuron.casefold()]
     if neuron:
-        named = " or ".join(f"`{name}`" for name in neuron)
-        return f"`{written}` is not a GPU", f"name the instance type: {named}"
-    siblings = [name for name in gpu_names(types) if same_model(written, name)]
+        names = " or ".join(f"`{name}`" for name in neuron)
+        return f"`{gpu_name}` is not a GPU", f"name the instance type: {names}"
+    siblings = [name for name in gpu_names(types) if same_model(gpu_name, name)]
     if siblings:
-        return f"no instance type has the GPU `{written}`", "use " + " or ".join(f"`{name}`" for name in siblings)
+        return f"no instance type has the GPU `{gpu_name}`", "use " + " or ".join(f"`{name}`" for name in siblings)
     models = {name.rpartition("-")[0] for name in gpu_names(types)}
-    near = did_you_mean(written, {*models, *gpu_names(types)})
+    near = did_you_mean(gpu_name, {*models, *gpu_names(types)})
     if near is None or near.startswith("did you mean"):
-        return f"no instance type has the GPU `{written}`", near
-    return f"no instance type has the GPU `{written}`", did_you_mean(written, models)
+        return f"no instance type has the GPU `{gpu_name}`", near
+    return f"no instance type has the GPU `{gpu_name}`", did_you_mean(gpu_name, models)
 
 
 # The current nodes of a cluster, as the cluster reports them. The catalogue's tables do not contain them.
@@ -386,12 +386,12 @@ def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | N
     too.
     """
     rates, exact = list[float](), True
-    for known, count in instances:
-        price = None if known is None else known.machine_price if known.price is None else known.price
-        if known is None or price is None:
+    for instance, count in instances:
+        price = None if instance is None else instance.machine_price if instance.price is None else instance.price
+        if instance is None or price is None:
             return None
         rates.append(price * count)
-        exact = exact and known.price is not None
+        exact = exact and instance.price is not None
     return Price(max(rates) if any_of else sum(rates), exact) if rates else None
 
 

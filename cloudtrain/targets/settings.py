@@ -123,11 +123,11 @@ def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
                 yield from _unknown(profile, target_names(), ("profiles", name))
 
 
-def _unknown(tables: Mapping[str, Any], known: Collection[str], above: ValuePath = ()) -> Iterator[Problem]:
+def _unknown(tables: Mapping[str, Any], known_names: Collection[str], above: ValuePath = ()) -> Iterator[Problem]:
     for name, table in tables.items():
         path = (*above, name)
-        if name not in known:
-            yield KeyProblem(path, f"unknown table `{dotted(path)}`", did_you_mean(name, known), code="CT912")
+        if name not in known_names:
+            yield KeyProblem(path, f"unknown table `{dotted(path)}`", did_you_mean(name, known_names), code="CT912")
         elif not isinstance(table, Mapping):
             message = f"`{dotted(path)}` must be a table, not {describe_value(table)}"
             yield Problem(path, message, f"write `[{dotted(path)}]`", code="CT912")

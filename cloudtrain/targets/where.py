@@ -33,10 +33,10 @@ class Where:
     @classmethod
     def of(cls, settings: TargetSettings, here: Settings, *, profile: str | None = None) -> Where:
         """Return the place with these settings. `profile` is the profile for the settings of an emulated target."""
-        target, emulated = target_of(settings.type), settings.emulated_target
+        target, name = target_of(settings.type), settings.emulated_target
         if (absolute := part_of(target, "absolute")) is not None:
             settings = absolute(settings, here.environ, here.cwd)
-        return cls(target, settings, here, None if emulated is None else here.target(emulated, profile=profile))
+        return cls(target, settings, here, None if name is None else here.target(name, profile=profile))
 
     def queued(self, queue: bool | None, priority: int | None) -> Where:
         """Return the place with these options of cloudtrain's queue. None keeps the value in the settings.

@@ -56,7 +56,7 @@ class Diagnosis(NamedTuple):
 def examine() -> list[Diagnosis]:
     targets = all_targets()
     accounts = [account for target in targets if (account := _account(target)) is not None]
-    extras = [_extra(target, name, brought) for target in targets for name, brought in target.facts.extras.items()]
+    extras = [_extra(target, *extra) for target in targets for extra in target.facts.extras.items()]
     return [examination() for examination in _EXAMINATIONS] + [*accounts, *_plugins(targets), *extras]
 
 
@@ -91,8 +91,8 @@ def _torch() -> Diagnosis:
             "jobs with `distribution: {type: torch}` need it here: `pip install 'cloudtrain[torch]'`, "
             "or name another interpreter with `--python PATH`",
         )
-    version, distributed, gpus = probe.stdout.split()[-3:]
-    if distributed != "True":
+    version, has_distributed, gpus = probe.stdout.split()[-3:]
+    if has_distributed != "True":
         return Diagnosis("torch", "warning", f"{version}, built without torch.distributed", "install another build")
     return Diagnosis("torch", "ok", f"{version}, {_count(int(gpus), 'GPU')}")
 
@@ -142,8 +142,8 @@ def _disk() -> Diagnosis:
             "runs keep their code, models and checkpoints there; `cloudtrain prune --older-than 30d` removes old ones"
         )
         return Diagnosis("disk", "warning", f"{format_size(free)} free under the state folder", hint)
-    used = {name: folder_size(folder / name) for name in ("runs", "bundles", "environments")}
-    parts = ", ".join(f"{name} {format_size(size)}" for name, size in used.items())
+    sizes = {name: folder_size(folder / name) for name in ("runs", "bundles", "environments")}
+    parts = ", ".join(f"{name} {format_size(size)}" for name, size in sizes.items())
     return Diagnosis("disk", "ok", f"{format_size(free)} free under the state folder; {parts}")
 
 
@@ -204,10 +204,10 @@ def _scripts() -> Diagnosis:
     return Diagnosis("scripts", "ok", f"{_count(len(names), 'bundled training script')}")
 
 
-def _extra(target: Target, name: str, brought: Sequence[str]) -> Diagnosis:
+def _extra(target: Target, name: str, distributions: Sequence[str]) -> Diagnosis:
     package, versions = package_of_target(target.name), []
     subject = f"[{name}]" if package == OWN_PACKAGE else f"{package}[{name}]"
-    for distribution in brought:
+    for distribution in distributions:
         try:
             versions.append(f"{distribution} {metadata.version(distribution)}")
         except metadata.PackageNotFoundError:

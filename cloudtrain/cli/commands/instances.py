@@ -186,10 +186,10 @@ def _list_types(
         print_json([asdict(instance) for instance in first])
     elif first:
         show(type_table(first), sys.stdout)
-    gone = len(select(every, query)) - len(matches)
+    retired_count = len(select(every, query)) - len(matches)
     if not matches:
-        _say_nothing(types, query, gone)
-    elif lines := [*_more(len(first), len(matches), types, query, gone), *([] if as_json else [_note(first)])]:
+        _say_nothing(types, query, retired_count)
+    elif lines := [*_more(len(first), len(matches), types, query, retired_count), *([] if as_json else [_note(first)])]:
         say(*lines)
 
 
@@ -253,18 +253,18 @@ def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
 def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
     target = types[0].target
     key_of = name_keys(target)
-    known = {key_of(instance.name): instance for instance in types}
-    if (key := key_of(name)) in known:
-        return known[key]
+    instances = {key_of(instance.name): instance for instance in types}
+    if (key := key_of(name)) in instances:
+        return instances[key]
     hint = _elsewhere(name, target) or _nearest(name, target, [instance.name for instance in types])
     raise UsageError(f"there is no instance type `{name}` on {target}", hint=hint)
 
 
 def _default_target() -> str:
     """Return the target in the settings if it has a table of types, else the first target with a table."""
-    known = list(tables())
+    targets = list(tables())
     own = load_settings().default_target
-    return own if own in known else known[0]
+    return own if own in targets else targets[0]
 
 
 def _elsewhere(name: str, target: str) -> str | None:
@@ -273,34 +273,34 @@ def _elsewhere(name: str, target: str) -> str | None:
     return f"add `--target {others[0]}`" if others else None
 
 
-def _nearest(name: str, target: str, known: Sequence[str]) -> str:
+def _nearest(name: str, target: str, names: Sequence[str]) -> str:
     """Return a hint for an unknown type: the most similar type or how to list all types, and the target's explanation
     of the name if it has one."""
     table = tables()[target]
     key_of = name_keys(target)
     whole = key_of(table.prefix + name)
-    prefixed = next((other for other in known if key_of(other) == whole), None)
-    near = f"did you mean `{prefixed}`?" if prefixed else did_you_mean(name, known) or ""
+    match = next((other for other in names if key_of(other) == whole), None)
+    near = f"did you mean `{match}`?" if match else did_you_mean(name, names) or ""
     if not near.startswith("did you mean"):
         own = "" if target == _default_target() else f" --target {target}"
         near = f"`cloudtrain instances{own} --all` lists all types"
-    guessed = table.explain_unknown(name)
-    if guessed is None:
+    explanation = table.explain_unknown(name)
+    if explanation is None:
         return near
-    sentence = guessed[0].upper() + guessed[1:]
-    return f"{near} {sentence}" if near.endswith("?") else f"{near}; {guessed}"
+    sentence = explanation[0].upper() + explanation[1:]
+    return f"{near} {sentence}" if near.endswith("?") else f"{near}; {explanation}"
 
 
-def _more(shown: int, count: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
+def _more(shown_count: int, count: int, types: Sequence[InstanceType], query: Query, retired_count: int) -> list[str]:
     """Return lines about the matching types that are not shown: one each for types beyond the limit, types without a
-    known price, and the `gone` types that are no longer offered. Omit lines with the number 0."""
+    known price, and the `retired_count` types that are no longer offered. Omit lines with the number 0."""
     lines = []
-    if shown < count:
-        lines.append(f"the first {shown} of {count}; `--all` lists all")
+    if shown_count < count:
+        lines.append(f"the first {shown_count} of {count}; `--all` lists all")
     if query.max_price is not None and (unknown := count_unpriced(types, query)):
         lines.append(f"{unknown} more would match, but have no known price; omit `--max-price` to see them")
-    if gone:
-        lines.append(f"{gone} more would match, but are no longer offered; `--retired` lists them")
+    if retired_count:
+        lines.append(f"{retired_count} more would match, but are no longer offered; `--retired` lists them")
     return lines
 
 
@@ -313,18 +313,18 @@ def _note(types: Sequence[InstanceType]) -> str:
         if any(instance.fabric and instance.interconnect == "ethernet" for instance in types):
             unit += ", (no) InfiniBand without SR-IOV, which NCCL cannot use"
     dates = {instance.price_date for instance in types if instance.price is not None and not instance.retired}
-    when = " to ".join(dict.fromkeys((min(dated), max(dated)))) if (dated := dates - {""}) else ""
-    undated = "some of unknown date" if when else "of unknown date"
-    parts = [part for part in (f"of {when}" if when else "", undated if "" in dates else "") if part]
+    when = " to ".join(dict.fromkeys((min(known_dates), max(known_dates)))) if (known_dates := dates - {""}) else ""
+    rest = "some of unknown date" if when else "of unknown date"
+    parts = [part for part in (f"of {when}" if when else "", rest if "" in dates else "") if part]
     which = f"list prices {', '.join(parts)}" if dates else "no price is known"
     return f"{unit}; {which}; write your own into `instances.toml`, see `cloudtrain instances -h`"
 
 
-def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None:
+def _say_nothing(types: Sequence[InstanceType], query: Query, retired_count: int) -> None:
     """Print why no type matches: how many would match without each filter, or that the filters exclude each other."""
     lines = ["no instance type matches"]
-    if gone:
-        lines.append(f"{gone} would match, but are no longer offered; `--retired` lists them")
+    if retired_count:
+        lines.append(f"{retired_count} would match, but are no longer offered; `--retired` lists them")
     for field, number in without_each(types, query).items():
         if number:
             lines.append(f"without `{_flag(field)}` {number} would match")
@@ -366,10 +366,10 @@ def _refresh_types(target: str, profile: str | None) -> Iterator[str]:
         able = " or ".join(f"`--target {name}`" for name, service in services if isinstance(service, CanRefresh))
         message = f"the types of `{target}` cannot be refreshed, because their table is part of cloudtrain"
         raise UsageError(message, hint=f"use {able}" if able else "upgrade cloudtrain for a newer table")
-    done = service.refresh_catalogue(settings.target(target, profile=profile))
-    yield f"{done.types} types of {done.location} written to {done.file}"
-    if done.added:
-        named = ", ".join(f"`{name}`" for name in done.added[:_MOST_NAMED])
-        more = f" and {len(done.added) - _MOST_NAMED} more" if len(done.added) > _MOST_NAMED else ""
-        yield f"new in the catalogue: {named}{more}"
-    yield from done.notes
+    result = service.refresh_catalogue(settings.target(target, profile=profile))
+    yield f"{result.types} types of {result.location} written to {result.file}"
+    if result.new_types:
+        names = ", ".join(f"`{name}`" for name in result.new_types[:_MOST_NAMED])
+        more = f" and {len(result.new_types) - _MOST_NAMED} more" if len(result.new_types) > _MOST_NAMED else ""
+        yield f"new in the catalogue: {names}{more}"
+    yield from result.notes

@@ -38,14 +38,14 @@ def show_command(
       cloudtrain show digits-ddp-3f9a --job > again.yaml
       cloudtrain show last --json | jq .git.commit
     """
-    sent = run_named(name).show()
+    sent_job = run_named(name).show()
     if job:
-        text = sent.to_job_file()
+        text = sent_job.to_job_file()
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)  # a file gets every byte
     elif json:
-        print_json(sent.to_dict())
+        print_json(sent_job.to_dict())
     else:
-        show(sent.document(), sys.stdout)
+        show(sent_job.document(), sys.stdout)
 
 
 _HELP = "A run, a job file, or a plan's JSON file."

@@ -110,11 +110,11 @@ def _known_format(form: str, target: str) -> str:
     """Return `form` if it is a format of any target. `target` is tried first, so that the others need not be loaded."""
     if form in options.FORMATS or form in target_of(target).facts.plan_formats:
         return form
-    known = options.formats("")
-    if form in known:
+    names = options.formats("")
+    if form in names:
         return form
-    message = f"invalid value for `--format` / `-f`: `{form}` is not one of {', '.join(f'`{name}`' for name in known)}"
-    raise UsageError(message, hint=did_you_mean(form, known), code="CT901")
+    message = f"invalid value for `--format` / `-f`: `{form}` is not one of {', '.join(f'`{name}`' for name in names)}"
+    raise UsageError(message, hint=did_you_mean(form, names), code="CT901")
 
 
 def _for_the_tool(plan: Plan, form: str) -> str:

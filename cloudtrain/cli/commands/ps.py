@@ -86,7 +86,7 @@ def ps_command(
     elif not (rehearsals or everything or job or active or state or tag or where or target) and ct.runs(limit=1):
         say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
-        say(_nothing(active, state, job, labelled=bool(tag or where)))
+        say(_nothing(active, state, job, has_labels=bool(tag or where)))
 
 
 def _print_runs(runs: list[Run], *, with_size: bool) -> None:
@@ -108,11 +108,11 @@ def _print_runs(runs: list[Run], *, with_size: bool) -> None:
 
 def _states_of(active: bool, state: str | None) -> list[RunState]:
     if state is None:
-        return [known for known in RunState if active and not known.is_final]
+        return [run_state for run_state in RunState if active and not run_state.is_final]
     try:
         return [RunState(state)]
     except ValueError:
-        hint = did_you_mean(state, [known.value for known in RunState])
+        hint = did_you_mean(state, [run_state.value for run_state in RunState])
         raise UsageError(f"there is no state `{state}`", hint=hint) from None
 
 
@@ -124,9 +124,9 @@ def _tag(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _nothing(active: bool, state: str | None, job: str | None, *, labelled: bool) -> str:
+def _nothing(active: bool, state: str | None, job: str | None, *, has_labels: bool) -> str:
     what = f" of job `{job}`" if job else ""
-    if labelled:
+    if has_labels:
         return f"no run{what} has these tags or hyperparameters; `cloudtrain ps` lists the newest"
     if active or state:
         return f"no run{what} is {state or 'active'}; `cloudtrain ps` lists the newest"

@@ -252,9 +252,9 @@ def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`, the `keep` best runs
     by this metric. A run without the metric ranks last."""
     beyond: list[Run] = []
-    reported = {name for run in runs for name in run.status().metrics} if by is not None else set()
-    if by is not None and runs and by.removeprefix("-") not in reported:
-        hint = did_you_mean(by.removeprefix("-"), reported) or "leave out `--by` to keep the newest runs"
+    metrics = {name for run in runs for name in run.status().metrics} if by is not None else set()
+    if by is not None and runs and by.removeprefix("-") not in metrics:
+        hint = did_you_mean(by.removeprefix("-"), metrics) or "leave out `--by` to keep the newest runs"
         raise UsageError(f"no run has the metric `{by.removeprefix('-')}`; nothing was removed", hint=hint)
     for _, group in groupby(sorted(runs, key=lambda run: run.job_name), key=lambda run: run.job_name):
         of_job = sorted(group, key=lambda run: run.created, reverse=True)

@@ -74,8 +74,8 @@ def rehearse_command(
       cloudtrain rehearse last --json
     """
     whole = _whole(submission._replace(job=what, target=DEFAULT_TARGET))
-    chosen = RehearsalOptions(at_step, tuple(metric or ()), TOLERANCE if tolerance is None else tolerance)
-    result = rehearse(whole, chosen, on_stage=_say_stage)
+    rehearsal_options = RehearsalOptions(at_step, tuple(metric or ()), TOLERANCE if tolerance is None else tolerance)
+    result = rehearse(whole, rehearsal_options, on_stage=_say_stage)
     if json:
         print_json(result.to_dict())
     else:

@@ -148,11 +148,11 @@ def show_changes(changes: Changes | None) -> None:
     if changes is None or not changes.items:
         return
 
-    width, shown = width_of(sys.stderr) or 80, list(map(on_one_line, changes.items))
-    for count in range(len(shown), 0, -1):
-        left = len(shown) - count
+    width, items = width_of(sys.stderr) or 80, list(map(on_one_line, changes.items))
+    for count in range(len(items), 0, -1):
+        left = len(items) - count
         more = [f"{left} more: cloudtrain diff {changes.run} last"] if left else []
-        lines = wrap(f"since {changes.run}: {'; '.join([*shown[:count], *more])}", width, break_on_hyphens=False)
+        lines = wrap(f"since {changes.run}: {'; '.join([*items[:count], *more])}", width, break_on_hyphens=False)
         if len(lines) <= _MOST_LINES or count == 1:
             break
     sys.stderr.write("".join(f"{line}\n" for line in [*lines[:_MOST_LINES], ""]))

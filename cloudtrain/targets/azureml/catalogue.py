@@ -14,8 +14,8 @@ DATA = Path(__file__).with_name("data")
 
 
 def _explain_unknown(name: str) -> str | None:
-    guessed = guess(name)
-    return None if guessed is None else guessed.text
+    properties = guess(name)
+    return None if properties is None else properties.text
 
 
 TABLE = InstanceTable(
@@ -94,12 +94,12 @@ def guess(name: str) -> Guess | None:
     if match is None:
         return None
     version = _VERSION.search(name)
-    numbered = match["family"].casefold() in _NUMBERED and (version is None or int(version[1]) < 3)
+    has_model_number = match["family"].casefold() in _NUMBERED and (version is None or int(version[1]) < 3)
     has_infiniband = "r" in match["features"].casefold()
     models = [word.upper() for word in name.split("_")[2:-1] if _MODEL.fullmatch(word)]
     reason = "`r` among the letters after its number" if has_infiniband else "no `r` among the letters after its number"
     text = f"by its name, `{name}` has {'' if has_infiniband else 'no '}InfiniBand ({reason}); that is a guess"
-    vcpus = None if numbered else int(match["enabled"] or match["vcpus"])
+    vcpus = None if has_model_number else int(match["enabled"] or match["vcpus"])
     return Guess(has_infiniband, vcpus, models[-1] if models else "", text)
 
 
@@ -160,41 +160,41 @@ def overlay_of(
         name, of = size.get("name"), size.get("supportedComputeTypes")
         if not isinstance(name, str) or (of is not None and "amlcompute" not in {str(kind).casefold() for kind in of}):
             continue
-        known = instance_named("azureml", name)
-        said = capabilities.get(name.casefold(), {})
-        cells = {} if known else _machine(name, size, said, f"vmSizes of {location} on {date}")
+        row = instance_named("azureml", name)
+        size_capabilities = capabilities.get(name.casefold(), {})
+        cells = {} if row else _machine(name, size, size_capabilities, f"vmSizes of {location} on {date}")
         quota = quotas.get(_family(str(size.get("family", ""))))
         cells |= _price(size, date, location) | ({} if quota is None else {"quota_vcpus": quota})
-        if cells and (known or {"vcpus", "memory_gib"} <= cells.keys()):
-            corrections[known.name if known else name] = cells
+        if cells and (row or {"vcpus", "memory_gib"} <= cells.keys()):
+            corrections[row.name if row else name] = cells
     return corrections
 
 
-def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source: str) -> Cells:
-    """`size` comes from `vmSizes`, and `said` from Microsoft.Compute's capabilities; `source` is their origin."""
+def _machine(name: str, size: Mapping[str, Any], capabilities: Mapping[str, str], source: str) -> Cells:
+    """`size` comes from `vmSizes`, and `capabilities` from Microsoft.Compute; `source` is their origin."""
     cells: Cells = {"source": source}
     counts: dict[str, Any] = {"vcpus": size.get("vCPUs"), "gpus": size.get("gpus")}
     cells |= {column: int(value) for column, value in counts.items() if _is_count(value)}
     if _is_count(size.get("memoryGB")):
         cells["memory_gib"] = size["memoryGB"]
-    guessed = guess(name)
+    properties = guess(name)
     if cells.get("gpus"):
-        cells |= {"gpu": (guessed.gpu if guessed else "") or UNKNOWN_GPU, "gpu_memory_gib": 0}
+        cells |= {"gpu": (properties.gpu if properties else "") or UNKNOWN_GPU, "gpu_memory_gib": 0}
     if size.get("family"):
         cells["family"] = str(size["family"])
-    if architecture := _ARCHITECTURES.get(said.get("cpuarchitecturetype", "").casefold()):
+    if architecture := _ARCHITECTURES.get(capabilities.get("cpuarchitecturetype", "").casefold()):
         cells["architecture"] = architecture
-    return cells | _fabric(name, said, source)
+    return cells | _fabric(name, capabilities, source)
 
 
-def _fabric(name: str, said: Mapping[str, str], source: str) -> Cells:
-    """The InfiniBand facts come from `said`, Microsoft.Compute's capabilities, or else from the size's name."""
-    enabled = said.get("rdmaenabled", "").casefold()
-    guessed = guess(name)
+def _fabric(name: str, capabilities: Mapping[str, str], source: str) -> Cells:
+    """The InfiniBand facts come from Microsoft.Compute's `capabilities`, or else from the size's name."""
+    enabled = capabilities.get("rdmaenabled", "").casefold()
+    properties = guess(name)
     if enabled in ("true", "false"):
         has, why = enabled == "true", f"Microsoft.Compute: RdmaEnabled {enabled}"
-    elif guessed:
-        has, why = guessed.has_infiniband, guessed.text
+    elif properties:
+        has, why = properties.has_infiniband, properties.text
     else:
         has, why = False, "InfiniBand not known"
     cells: Cells = {"source": f"{source}; {why}"}

@@ -100,46 +100,46 @@ _PORT = re.compile(r"\$\{\{ports\.(\w+)\}\}")
 
 
 def specification(
-    stage: Stage, context: CompileContext, started: Sequence[Process], *, grace_period: int
+    stage: Stage, context: CompileContext, processes: Sequence[Process], *, grace_period: int
 ) -> LaunchSpecification:
-    layout, run_dir, count = stage.layout, stage.run_dir, len(started)
+    layout, run_dir, count = stage.layout, stage.run_dir, len(processes)
     programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
     outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
-    linked = {name: place for name, place in _local_places(stage.job).items() if name in outputs}
+    links = {name: place for name, place in _local_places(stage.job).items() if name in outputs}
     inputs = {name: item.local for name, item in stage.job.inputs.items() if item.local is not None}
     folders = [
         path
         for name, path in outputs.items()
-        if name not in linked and stage.body.outputs[name].get("jobOutputType") != "uri_file"
+        if name not in links and stage.body.outputs[name].get("jobOutputType") != "uri_file"
     ]
-    kept = tuple(f"{code}/outputs" for code in layout.code)
-    own = {name: tuple(f"{folder}/{name}" for folder in kept) for name in NAMED_RESULTS}
+    output_folders = tuple(f"{code}/outputs" for code in layout.code)
+    own = {name: tuple(f"{folder}/{name}" for folder in output_folders) for name in NAMED_RESULTS}
     own |= {name: (path,) for name, path in outputs.items() if name in NAMED_RESULTS}
     return LaunchSpecification(
         name=context.run_name,
         run_dir=run_dir,
         emulates="azureml",
         code=CodePlace(stage.account.archive(context.bundle), context.bundle.sha256, layout.code[0], layout.code[1:]),
-        directories=tuple(sorted([layout.data, *folders, *linked.values()])),
+        directories=tuple(sorted([layout.data, *folders, *links.values()])),
         files={path: f'#!/bin/sh\nexec {quote(stage.python)} "$@"\n' for path in programs},
         programs=programs,
         links=(
             *(Link(layout.paths[f"inputs.{name}"], str(path), None) for name, path in inputs.items()),
-            *(Link(outputs[name], place, None) for name, place in linked.items()),
+            *(Link(outputs[name], place, None) for name, place in links.items()),
             *(Link(f"{run_dir}/{_log(rank, count)}", f"{run_dir}/logs/rank_{rank}.log", None) for rank in range(count)),
         ),
         places={
             **own,
-            "outputs": kept,
+            "outputs": output_folders,
             "user_logs": (f"{run_dir}/user_logs",),
             **{f"outputs/{name}": (path,) for name, path in outputs.items() if name not in NAMED_RESULTS},
         },
         launcher="processes",
         instances=stage.body.instances,
         world_size=count,
-        ports=tuple(sorted({name for each in started for text in each.env.values() for name in _PORT.findall(text)})),
-        processes=tuple(_started_process(stage, process) for process in started),
-        finishes=("worker",) if any(process.role == "ps" for process in started) else (),
+        ports=tuple(sorted({name for each in processes for text in each.env.values() for name in _PORT.findall(text)})),
+        processes=tuple(_started_process(stage, process) for process in processes),
+        finishes=("worker",) if any(process.role == "ps" for process in processes) else (),
         grace_period=grace_period,
         max_runtime=stage.job.max_runtime,
         metrics=dict(stage.job.metrics) or None,
@@ -149,8 +149,8 @@ def specification(
 def _started_process(stage: Stage, process: Process) -> StartedProcess:
     """Signals go to the process's whole group, because the shell does not forward them."""
     role = "process" if process.role == "rank" else process.role
-    shown = replace(process, role=role, env=dict(sorted(process.env.items())))
-    return StartedProcess.of(shown, "group", stage.layout.code[process.instance])
+    process = replace(process, role=role, env=dict(sorted(process.env.items())))
+    return StartedProcess.of(process, "group", stage.layout.code[process.instance])
 
 
 def _local_places(job: TrainingJob) -> dict[str, str]:
@@ -178,22 +178,23 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVI
 def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Plan:
     account: LocalAccount = context.account
     stage = _stage(job, target, context)
-    started = [_here(stage, process) for process in processes(stage.body, stage.layout)]
-    if not started:
+    local_processes = [_here(stage, process) for process in processes(stage.body, stage.layout)]
+    if not local_processes:
         message = f"cloudtrain cannot emulate `{stage.body.kind}`: Azure does not document its processes"
         raise JobError([Problem(("azureml_overrides", "distribution"), message, "submit it to Azure ML", code="CT031")])
-    for process in started:
-        process.env.update(_shares(stage, process.instance, len(started)))
+    for process in local_processes:
+        process.env.update(_shares(stage, process.instance, len(local_processes)))
         for name, value in loopback_variables(account.loopback).items():
             process.env.setdefault(name, value)
     return local_plan(
-        specification(stage, context, started, grace_period=target.grace_period),
+        specification(stage, context, local_processes, grace_period=target.grace_period),
         job.name,
         context,
         processes=tuple(
-            replace(each, env={name: value for name, value in each.env.items() if name not in LONG}) for each in started
+            replace(each, env={name: value for name, value in each.env.items() if name not in LONG})
+            for each in local_processes
         ),
-        summary=_summary(stage, len(started)),
+        summary=_summary(stage, len(local_processes)),
         notes=_notes(stage),
     )
 
@@ -202,9 +203,9 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
     """Compile the job for Azure ML with this machine's counts, without requirements, which are not installed here."""
     account: LocalAccount = context.account
     problems = Problems(_horovod_problems(job))
-    scaled, _ = problems.value(lambda: scaled_job(job, target, account), (placed_job(job, target), None))
-    scaled = scaled.model_copy(update={"environment": job.environment.model_copy(update={"requirements": None})})
-    plan = problems.value(lambda: compile_azureml(scaled, AzureML(), context._replace(account=ACCOUNT)), None)
+    local_job, _ = problems.value(lambda: scaled_job(job, target, account), (placed_job(job, target), None))
+    local_job = local_job.model_copy(update={"environment": job.environment.model_copy(update={"requirements": None})})
+    plan = problems.value(lambda: compile_azureml(local_job, AzureML(), context._replace(account=ACCOUNT)), None)
     if problems or plan is None:
         raise JobError(without_echoes(problems))
     body = Body(plan.request)

@@ -41,13 +41,13 @@ def part(table: Table, *, always: Collection[str] = ()) -> Convert:
 
     def convert(value: Any) -> dict[str, Any]:
         fields = mapping(value)
-        found, wordless = {}, [f"{name} left out" for name in always if name not in fields]
+        result, wordless = {}, [f"{name} left out" for name in always if name not in fields]
         for name, inner in fields.items():
             word, how = table.get(name, ("", _nothing))
-            converted = _collect(how, inner, name, wordless)
+            item = _collect(how, inner, name, wordless)
             if word:
-                found[word] = converted
-        return _or_raise(found, wordless)
+                result[word] = item
+        return _or_raise(result, wordless)
 
     return convert
 
@@ -55,8 +55,8 @@ def part(table: Table, *, always: Collection[str] = ()) -> Convert:
 def each(how: Convert) -> Convert:
     def convert(value: Any) -> dict[str, Any]:
         wordless: list[str] = []
-        found = {name: _collect(how, inner, name, wordless) for name, inner in mapping(value).items()}
-        return _or_raise(found, wordless)
+        result = {name: _collect(how, inner, name, wordless) for name, inner in mapping(value).items()}
+        return _or_raise(result, wordless)
 
     return convert
 
@@ -95,9 +95,9 @@ def one_of(table: Mapping[Any, str]) -> Convert:
     return convert
 
 
-def constant(expected: object) -> Convert:
+def constant(expected_value: object) -> Convert:
     def convert(value: object) -> object:
-        if value != expected or type(value) is not type(expected):
+        if value != expected_value or type(value) is not type(expected_value):
             raise Wordless("")
         return value
 
@@ -134,10 +134,10 @@ def _collect(how: Convert, value: object, name: str, wordless: list[str]) -> Any
         return None
 
 
-def _or_raise(found: dict[str, Any], wordless: list[str]) -> dict[str, Any]:
+def _or_raise(result: dict[str, Any], wordless: list[str]) -> dict[str, Any]:
     if wordless:
         raise Wordless(*wordless)
-    return found
+    return result
 
 
 # Convert the body of a command job to the fields that azure-ai-ml's YAML and Python objects share.
@@ -229,9 +229,9 @@ def _resources(value: Any) -> dict[str, Any]:
     lost = [name for name in ("locations", "maxInstanceCount") if name in value]
     if "dockerArgsList" in value and lost:
         raise Wordless(*(f"{name} beside dockerArgsList" for name in lost))
-    renamed = [name for name in value["properties"] if _RENAMED_RESOURCES.get(name.lower(), name) != name]
-    if renamed:
-        raise Wordless(*(f"properties.{name}" for name in renamed))
+    names = [name for name in value["properties"] if _RENAMED_RESOURCES.get(name.lower(), name) != name]
+    if names:
+        raise Wordless(*(f"properties.{name}" for name in names))
     if not resources["properties"]:
         del resources["properties"]
     return resources
@@ -472,11 +472,11 @@ def _has_mode(item: Any) -> bool:
     return item["mode"] in (*_EVERY_MODE, *MODES.get(item["type"], ()))
 
 
-def _yaml_job_id(written: str) -> str:
+def _yaml_job_id(reference: str) -> str:
     """In YAML, ids of Azure Resource Manager and labels begin with `azureml:`. Anything else stays unchanged: a URI, a
     short name that already has this prefix, or `serverless`."""
-    plain = written.startswith("/subscriptions/") or (written.endswith("@latest") and ":" not in written)
-    return f"azureml:{written}" if plain else written
+    plain = reference.startswith("/subscriptions/") or (reference.endswith("@latest") and ":" not in reference)
+    return f"azureml:{reference}" if plain else reference
 
 
 def _dump(document: Mapping[str, Any]) -> str:

@@ -68,8 +68,8 @@ def _tensorflow(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
     assert isinstance(job.distribution, TensorFlow)
     servers = (job.distribution.parameter_servers or 1) if job.distribution.strategy == "parameter_server" else 0
     workers = job.distribution.workers or (max(1, machines.count - servers) if servers else None)
-    counted = {} if workers is None else {"workerCount": workers}
-    return {"distributionType": "TensorFlow", "parameterServerCount": servers, **counted}
+    counts = {} if workers is None else {"workerCount": workers}
+    return {"distributionType": "TensorFlow", "parameterServerCount": servers, **counts}
 
 
 def _ray(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:  # noqa: ARG001 - a row's
@@ -152,14 +152,14 @@ def is_virtual_cluster(compute: str) -> bool:
     return f"/{_VIRTUAL_CLUSTERS}/" in f"/{compute.removeprefix(_PREFIX)}".lower()
 
 
-def asset_id(workspace_id: str, written: str, kind: str) -> str | None:
+def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
     """Return the id of `azureml:name:version` or `azureml:name@latest`; ids and URIs stay unchanged. None for anything
     else: `azureml:foo` does not mean version `foo` of an asset `azureml`. `kind`: `environments`, `data`, `models`."""
-    plain = written.removeprefix(_PREFIX)
+    plain = reference.removeprefix(_PREFIX)
     if plain.startswith("/subscriptions/"):
         return plain
-    if written.startswith("azureml://"):
-        return written
+    if reference.startswith("azureml://"):
+        return reference
     if plain.startswith(_PREFIX):
         return None
     if match := _ASSET.fullmatch(plain):
@@ -182,21 +182,21 @@ class Labelled(NamedTuple):
     name: str
 
 
-def parse_label(written: object) -> Labelled | None:
+def parse_label(reference: object) -> Labelled | None:
     """Return the asset of an id that ends with the label `latest`. Returns None for other ids, and for ids of
     registries, whose labels the service itself resolves."""
-    match = _LABELLED.fullmatch(written) if isinstance(written, str) else None
+    match = _LABELLED.fullmatch(reference) if isinstance(reference, str) else None
     return Labelled(match["thing"], match["kind"], match["name"]) if match else None
 
 
-def is_label(written: str) -> bool:
-    return _LABEL.fullmatch(written.removeprefix(_PREFIX)) is not None
+def is_label(reference: str) -> bool:
+    return _LABEL.fullmatch(reference.removeprefix(_PREFIX)) is not None
 
 
-def asset_meant(written: str) -> tuple[str, str | None] | None:
+def asset_meant(reference: str) -> tuple[str, str | None] | None:
     """Guess the name and version in a misspelt reference, such as `azureml:azureml:foo:2`; None if that is impossible.
     The version is None if the reference has none, such as `azureml:foo`."""
-    match = _MEANT.fullmatch(written)
+    match = _MEANT.fullmatch(reference)
     return (match["name"], match["version"]) if match else None
 
 
@@ -233,8 +233,8 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     name = resources.instance_type.of("azureml") if resources.instance_type else None
     if name is None and resources.gpu is not None:
         name = type_by_gpu("azureml", resources, account.overlay)
-    known = type_named("azureml", name, account.overlay) if name else None
-    return MachineGroup(known.name if known else name or "", resources.instance_count, known)
+    row = type_named("azureml", name, account.overlay) if name else None
+    return MachineGroup(row.name if row else name or "", resources.instance_count, row)
 
 
 _FOREIGN = {

@@ -186,8 +186,8 @@ class Body:
         return _mappings(self.mapping("outputs"))
 
 
-def _mappings(named: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    return {name: item for name, item in named.items() if isinstance(item, Mapping)}
+def _mappings(entries: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    return {name: item for name, item in entries.items() if isinstance(item, Mapping)}
 
 
 def machines_in(body: Body, job: MachineGroup, account: AzureMLAccount) -> MachineGroup:
@@ -208,8 +208,8 @@ def distribution_in(job: TrainingJob, body: Body) -> Distribution:
     if body.kind == "Mpi":
         return as_written(job.distribution, MPI.model_construct(processes_per_instance=count))
     if body.kind == "TensorFlow":
-        asked = tensorflow_with(bool(body.parameter_servers), body.parameter_servers, body.workers)
-        return as_written(job.distribution, asked)
+        distribution = tensorflow_with(bool(body.parameter_servers), body.parameter_servers, body.workers)
+        return as_written(job.distribution, distribution)
     if body.kind == "Ray":
         return job.distribution if isinstance(job.distribution, Ray) else Ray.model_construct()
     return NoDistribution.model_construct()
@@ -280,8 +280,8 @@ class AzureMLReading(Reading):
     def environment_name(self) -> str:
         """For messages: the image, or else the name in the id, such as `acpt-pytorch-2.8-cuda12.6`."""
         parts = self.body.text("environmentId").split("/")
-        named = parts[parts.index("environments") + 1] if "environments" in parts[:-1] else parts[-1]
-        return self.image or named
+        name = parts[parts.index("environments") + 1] if "environments" in parts[:-1] else parts[-1]
+        return self.image or name
 
     @property
     def environment_path(self) -> ValuePath:
@@ -336,8 +336,8 @@ class AzureMLReading(Reading):
         return list(self._places())
 
     def _places(self) -> Iterator[DataPlace]:
-        for kind, named in (("input", self.body.inputs), ("output", self.body.outputs)):
-            for name, item in named.items():
+        for kind, entries in (("input", self.body.inputs), ("output", self.body.outputs)):
+            for name, item in entries.items():
                 uri = item.get("uri")
                 if not isinstance(uri, str) or item.get("jobInputType") == "literal" or uri.startswith("/"):
                     continue
@@ -375,9 +375,9 @@ def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
     addresses."""
     if match := _DATASTORE.fullmatch(uri):
         own = (account.subscription_id, account.resource_group, account.workspace)
-        named = (match["subscription"], match["group"], match["workspace"])
-        is_own = match["workspace"] is None or [str(part).casefold() for part in named] == [p.casefold() for p in own]
-        return ("azureml", *(() if is_own else map(str, named)), match["store"], *_below(match["below"]))
+        names = (match["subscription"], match["group"], match["workspace"])
+        is_own = match["workspace"] is None or [str(part).casefold() for part in names] == [p.casefold() for p in own]
+        return ("azureml", *(() if is_own else map(str, names)), match["store"], *_below(match["below"]))
     if match := _BLOB.fullmatch(uri) or _CONTAINER.fullmatch(uri):
         return ("storage", match["account"], match["container"], *_below(unquote(match["below"] or "")))
     return split_uri(uri)

@@ -225,17 +225,17 @@ def examine(settings: AzureML, account: AzureMLAccount) -> str:  # noqa: ARG001 
 def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> AzureMLAccount:
     """Missing settings come from the nearest `config.json` in `folder` or above, and from the defaults of `az`. Raises
     `SettingsError` if another user could have written that file."""
-    known = {name: value for name in PLACEHOLDERS if (value := getattr(target, name))}
-    file, configured = _config(folder) if len(known) < len(PLACEHOLDERS) else (None, {})
-    fits = _agree(known, configured)
+    values = {name: value for name in PLACEHOLDERS if (value := getattr(target, name))}
+    file, config = _config(folder) if len(values) < len(PLACEHOLDERS) else (None, {})
+    fits = _agree(values, config)
     if file is not None and fits:
-        configured = _workspace_in(read_trusted(file))
-    for source in (configured, _defaults_of_az(environ)):
-        if _agree(known, source):
-            known = {**source, **known}
-    missing = tuple(name for name in PLACEHOLDERS if name not in known)
+        config = _workspace_in(read_trusted(file))
+    for source in (config, _defaults_of_az(environ)):
+        if _agree(values, source):
+            values = {**source, **values}
+    missing = tuple(name for name in PLACEHOLDERS if name not in values)
     return AzureMLAccount(
-        **(PLACEHOLDERS | known),
+        **(PLACEHOLDERS | values),
         missing=missing,
         credential=target.credential,
         cloud=target.cloud or environ.get("AZUREML_CURRENT_CLOUD") or None,
@@ -243,8 +243,8 @@ def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> Azu
     )
 
 
-def _agree(known: Mapping[str, str], source: Mapping[str, str]) -> bool:
-    return all(source.get(name, value) == value for name, value in known.items())
+def _agree(values: Mapping[str, str], source: Mapping[str, str]) -> bool:
+    return all(source.get(name, value) == value for name, value in values.items())
 
 
 def _config(folder: Path) -> tuple[Path | None, dict[str, str]]:
@@ -289,8 +289,8 @@ def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _default_subscription(folder: Path) -> str | None:
-    chosen = (row["id"] for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id"))
-    return next(map(str, chosen), None)
+    ids = (row["id"] for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id"))
+    return next(map(str, ids), None)
 
 
 def _section(file: Path, name: str) -> Mapping[str, str]:

@@ -91,7 +91,7 @@ Files = Mapping[str, Path]
 
 
 def copy_places(
-    places: Mapping[str, Places], path: str, destination: Path, *, chosen: Mapping[str, Files] = {}, inside: Places = ()
+    places: Mapping[str, Places], path: str, destination: Path, *, extras: Mapping[str, Files] = {}, inside: Places = ()
 ) -> list[Path]:
     """Copy the run's files at `path` into the folder `destination`, which is created. Return the copies.
 
@@ -102,25 +102,25 @@ def copy_places(
 
     Args:
         places: the folders of each output on this machine, by the output's name for `cloudtrain download`.
-        chosen: more outputs, whose folders also hold other files. Maps each output's name to its files.
+        extras: more outputs, whose folders also hold other files. Maps each output's name to its files.
         inside: more folders of the run.
     """
     path = path.strip("/")
     tops = {*chain(*places.values()), *inside}
     roots = tuple(f"{os.path.realpath(place)}/" for place in tops)
     if not path:
-        found = {name: dict(_files(folders, roots)) for name, folders in places.items()}
-        return _copy_named({**found, **chosen}, destination)
+        all_files = {name: dict(_files(folders, roots)) for name, folders in places.items()}
+        return _copy_named({**all_files, **extras}, destination)
     if path == "outputs" and path not in places:
         outputs = {name.removeprefix("outputs/"): places[name] for name in places if name.startswith("outputs/")}
         if outputs:
             return _copy_named({name: dict(_files(folders, roots)) for name, folders in outputs.items()}, destination)
-        name = "model" if any(_files(places.get("model", ()), roots)) else next(filter(chosen.get, chosen), "model")
-        hint = f"copy `{name}/`" + (": the script wrote into its working folder" if name in chosen else "")
+        name = "model" if any(_files(places.get("model", ()), roots)) else next(filter(extras.get, extras), "model")
+        hint = f"copy `{name}/`" + (": the script wrote into its working folder" if name in extras else "")
         raise UsageError("the job declares no outputs except its model", hint=hint, code="CT935")
     name, _, below = path.partition("/")
-    if name in chosen:
-        files = _below(chosen[name], below)
+    if name in extras:
+        files = _below(extras[name], below)
         if below and not files:
             raise NothingWritten(f"the run wrote nothing to `{path}`", hint=f"`{name}/` copies the whole output")
         return _copy(files, destination)
@@ -151,8 +151,8 @@ def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]
             yield place.name, place
             continue
         for folder, below, names in os.walk(place, followlinks=True):
-            kept = [name for name in below if not (name.startswith(ASIDE) or leads_back(folder, name))]
-            below[:] = [name for name in kept if not _leaves(Path(folder, name), roots)]
+            subfolders = [name for name in below if not (name.startswith(ASIDE) or leads_back(folder, name))]
+            below[:] = [name for name in subfolders if not _leaves(Path(folder, name), roots)]
             for name in sorted(names):
                 file = Path(folder, name)
                 if file.is_file():  # not a socket, not a link to nowhere
@@ -179,8 +179,8 @@ def _below(files: Files, path: str) -> dict[str, Path]:
 
 
 def _copy_named(places: Mapping[str, Files], destination: Path) -> list[Path]:
-    named = {f"{name}/{file}": path for name, files in places.items() for file, path in files.items()}
-    return _copy(named, destination)
+    paths = {f"{name}/{file}": path for name, files in places.items() for file, path in files.items()}
+    return _copy(paths, destination)
 
 
 def _copy(files: Mapping[str, Path], destination: Path) -> list[Path]:

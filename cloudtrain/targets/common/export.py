@@ -107,12 +107,12 @@ class Fields:
             place = place.get(parent, {})
         return place.pop(name, default)
 
-    def take_if(self, path: str, expected: Any) -> bool:
+    def take_if(self, path: str, expected_value: Any) -> bool:
         """A field with another value stays unused, so that it is reported if the SDK has no equivalent."""
         value = self.take(path)
-        if value is not None and value != expected:
+        if value is not None and value != expected_value:
             self.put_back(path, value)
-        return bool(value == expected)
+        return bool(value == expected_value)
 
     def put_back(self, path: str, value: Any) -> None:
         *parents, name = path.split(".")

@@ -29,10 +29,10 @@ def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/d
 def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the GPU ids in the setting `gpus` that CUDA_VISIBLE_DEVICES makes visible; if this variable is not set,
     return all ids in the setting. The GPUs themselves may not exist."""
-    chosen, visible = visible_ids(gpus), environ.get(VISIBLE)
+    ids, visible = visible_ids(gpus), environ.get(VISIBLE)
     if visible is None:
-        return chosen
-    return tuple(gpu for gpu in chosen if gpu in visible_ids(visible))
+        return ids
+    return tuple(gpu for gpu in ids if gpu in visible_ids(visible))
 
 
 def visible_ids(text: str) -> tuple[str, ...]:

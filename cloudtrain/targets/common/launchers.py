@@ -152,10 +152,10 @@ def tf_configs(all_tasks: Sequence[tuple[str, int]]) -> Iterator[str]:
     cluster: dict[str, list[str]] = {}
     for kind, number in all_tasks:
         cluster.setdefault(kind, []).append("127.0.0.1:${{ports." + port_name(kind, number) + "}}")
-    shared = canonical_json({"cluster": cluster, "environment": "cloud"})
+    head = canonical_json({"cluster": cluster, "environment": "cloud"})
     for kind, number in all_tasks:
         own = canonical_json({"task": {"index": number, "type": kind}})
-        yield f"{shared[:-1]},{own[1:]}"
+        yield f"{head[:-1]},{own[1:]}"
 
 
 # The launcher `torchrun`: the command line of each agent, and the ranks that the agents start.

@@ -50,17 +50,17 @@ def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> Job
     """Numbers that `target` sets are used exactly. The job's numbers are reduced to the machine's capacity: its GPUs,
     or its CPUs if it has no GPUs. Processes are reduced before instances, so that a job with several instances still
     runs with several."""
-    requested = requested_size(job, machine)
+    full_size = requested_size(job, machine)
     capacity = machine.gpus or machine.cpus
     if target.instance_count is not None:
         instances = target.instance_count
     else:
         room = max(1, capacity // (target.processes_per_instance or 1))
-        instances = min(requested.instances, room)
+        instances = min(full_size.instances, room)
     if target.processes_per_instance is not None:
         processes = target.processes_per_instance
     else:
-        processes = min(requested.processes_per_instance, max(1, capacity // instances))
+        processes = min(full_size.processes_per_instance, max(1, capacity // instances))
     return JobSize(instances, processes)
 
 
@@ -82,11 +82,11 @@ def requested_tasks(job: TrainingJob) -> Tasks:
 def local_tasks(job: TrainingJob, target: LocalSettings, machine: Machine) -> Tasks:
     """`instance_count` of the target sets the workers exactly. The job's workers and servers are each reduced to the
     machine's capacity."""
-    requested = requested_tasks(job)
+    tasks = requested_tasks(job)
     if target.instance_count is not None:
-        return _tasks(target.instance_count, requested.servers)
+        return _tasks(target.instance_count, tasks.servers)
     capacity = min(machine.gpus or machine.cpus, MOST_TASKS // 2)
-    return _tasks(min(requested.workers, capacity), min(requested.servers, capacity))
+    return _tasks(min(tasks.workers, capacity), min(tasks.servers, capacity))
 
 
 MOST_TASKS = 1200

@@ -103,29 +103,29 @@ def follow(
     log: Log, status_of: Callable[[], RunStatus], on_status: Callable[[RunStatus], None] | None, pace: Pace
 ) -> Iterator[LogLine]:
     """Yield the lines of a job as they arrive, until the job has ended and its log has no new lines."""
-    reported: RunStatus | None = None
-    ended: float | None = None  # when the end was first seen; only silence after it counts
-    answered = quiet_since = time.monotonic()
+    last_status: RunStatus | None = None
+    end_time: float | None = None  # when the end was first seen; only silence after it counts
+    answer_time = quiet_since = time.monotonic()
     pause = pace.every
     while True:
         try:
             status = status_of()  # before the log, which may be complete when the status is final
-            if on_status is not None and (reported is None or _without_cost(status) != _without_cost(reported)):
+            if on_status is not None and (last_status is None or _without_cost(status) != _without_cost(last_status)):
                 on_status(status)
-                reported = status
+                last_status = status
             for line in log.new_lines():
                 quiet_since = time.monotonic()
                 yield line
         except TargetUnreachable:
-            if time.monotonic() - answered > pace.patience:
+            if time.monotonic() - answer_time > pace.patience:
                 raise
             pause = min(pause * 2, pace.slowest)
         else:
-            answered, pause = time.monotonic(), max(pace.every, pace.per_stream * len(log.streams))
+            answer_time, pause = time.monotonic(), max(pace.every, pace.per_stream * len(log.streams))
             if status.state.is_final:
-                ended = answered if ended is None else ended
+                end_time = answer_time if end_time is None else end_time
                 is_late = status.ended is not None and time.time() - status.ended > _LATE
-                if is_late or time.monotonic() - max(quiet_since, ended) >= pace.settle:
+                if is_late or time.monotonic() - max(quiet_since, end_time) >= pace.settle:
                     return
         time.sleep(pause)
 
@@ -164,7 +164,7 @@ def trial_lines(
 ) -> Iterator[LogLine]:
     """Yield a line for each trial that has started or ended. With `follow`, go on until the sweep has ended. `every`:
     seconds between two requests for the trials."""
-    reported, objective = set[tuple[str, int]](), tuner.objective(ref)
+    lines, objective = set[tuple[str, int]](), tuner.objective(ref)
     while True:
         status = tuner.status(ref)
         if on_status is not None:
@@ -173,8 +173,8 @@ def trial_lines(
         best = best_of(trials, objective)
         for trial in trials:
             for which, text in enumerate(_texts(trial, objective, best)):
-                if (trial.run, which) not in reported:  # an old line's text changes when another trial is the best
-                    reported.add((trial.run, which))
+                if (trial.run, which) not in lines:  # an old line's text changes when another trial is the best
+                    lines.add((trial.run, which))
                     yield LogLine(trial.ended or trial.started or time.time(), 0, None, "stdout", text)
         if status.state.is_final or not follow:
             return

@@ -199,6 +199,6 @@ def _read(kind: "Any", data: "Any", where: str) -> "Any":
         if isinstance(data, kind):
             return data
     elif isinstance(data, dict):
-        needed = (each for each in fields(kind) if each.name in data or each.default is MISSING)
-        return kind(**{each.name: _read(each.type, data.get(each.name), f"{where}.{each.name}") for each in needed})
+        own_fields = (each for each in fields(kind) if each.name in data or each.default is MISSING)
+        return kind(**{each.name: _read(each.type, data.get(each.name), f"{where}.{each.name}") for each in own_fields})
     raise ValueError(f"`{where[1:]}` is missing or wrong" if where else "it is not a JSON object")

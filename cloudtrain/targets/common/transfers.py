@@ -33,11 +33,11 @@ def run_concurrently(
     """Call `work(item, check)` for each item, up to `count` calls at the same time. Return the results in order.
     `check` raises an error if an enclosing operation was cancelled. Each call of `work` gets a function that raises
     this error too, and also an error if another call has failed."""
-    ended = Event()
+    stop_event = Event()
 
     def goes_on() -> None:
         check()
-        if ended.is_set():
+        if stop_event.is_set():
             raise Ended
 
     with ThreadPoolExecutor(count) as pool:
@@ -46,7 +46,7 @@ def run_concurrently(
             for future in as_completed(futures):
                 future.result()
         except BaseException:
-            ended.set()
+            stop_event.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [future.result() for future in futures]
@@ -88,9 +88,9 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
     report = count_bytes(data.size, on_bytes, sent_before)
 
     def send(file: DataFile, check: Check) -> None:
-        def count(sent: int) -> None:
+        def count(amount: int) -> None:
             check()
-            report(file.path, sent)
+            report(file.path, amount)
 
         try:
             storage.send(file, count)
@@ -128,15 +128,15 @@ def _changed(item: Upload) -> UnreadableData:
 
 def count_bytes(total: int, on_bytes: ByteProgress | None, sent_before: int = 0) -> Callable[[str, int], None]:
     """The returned function takes a file's name and the bytes of it sent so far. `on_bytes` gets those of all files."""
-    sent, lock = dict[str, int](), Lock()
+    amounts, lock = dict[str, int](), Lock()
     sent_of_all = sent_before
 
     def count(name: str, amount: int) -> None:
         nonlocal sent_of_all
         if on_bytes is not None:
             with lock:
-                sent_of_all += amount - sent.get(name, 0)
-                sent[name] = amount
+                sent_of_all += amount - amounts.get(name, 0)
+                amounts[name] = amount
                 on_bytes(sent_of_all, total)
 
     return count

@@ -25,8 +25,8 @@ from cloudtrain.targets.local.settings import Local
 def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     """Return the plan of a job on this machine. `context.account` is a `LocalAccount`."""
     if target.emulate is not None:
-        emulated: Plan = part_of(find_target(target.emulate), "emulate")(job, target, context)
-        return emulated
+        emulation: Plan = part_of(find_target(target.emulate), "emulate")(job, target, context)
+        return emulation
     account: LocalAccount = context.account
     problems = Problems(_job_problems(job, account, target.python or account.python))
     if target.launcher == "fork":
@@ -52,23 +52,23 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
         instances=launch.shape.instances,
         world_size=launch.shape.world_size,
         ports=launch.ports,
-        processes=tuple(StartedProcess.of(process, launch.signal) for process in launch.started),
+        processes=tuple(StartedProcess.of(process, launch.signal) for process in launch.processes),
         finishes=launch.finishes,
         grace_period=target.grace_period,
         max_runtime=job.max_runtime,
         metrics=dict(job.metrics) or None,
     )
-    processes = Processes((*Processes.of(launch.started).groups, *launch.ranks))
+    processes = Processes((*Processes.of(launch.processes).groups, *launch.ranks))
     return local_plan(specification, job.name, context, processes=processes, summary=_summary(run, launch))
 
 
 @dataclass(frozen=True)
 class _Launch:
-    """The processes of a job: the supervisor starts those in `started`, and a launcher starts those in `ranks`."""
+    """The processes of a job: the supervisor starts those in `processes`, and a launcher starts those in `ranks`."""
 
     name: str
     shape: JobSize
-    started: tuple[Process, ...]
+    processes: tuple[Process, ...]
     ranks: tuple[Alike, ...] = ()
     ports: tuple[str, ...] = ()
     finishes: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ class _RunLayout:
 
 def _torchrun(run: _RunLayout) -> _Launch:
     shape, program = run.shape, run.program()
-    started = tuple(
+    processes = tuple(
         Process(
             instance=instance,
             role="torchrun",
@@ -164,7 +164,7 @@ def _torchrun(run: _RunLayout) -> _Launch:
         instance_count=shape.instances,
         processes_per_instance=shape.processes_per_instance,
     )
-    return _Launch("torchrun", shape, started, (ranks,))
+    return _Launch("torchrun", shape, processes, (ranks,))
 
 
 def _fork(run: _RunLayout) -> _Launch:
@@ -179,14 +179,14 @@ def _fork(run: _RunLayout) -> _Launch:
         grace_period=run.target.grace_period,
         log_dir=f"{run.run_dir}/logs",
     )
-    started = Process(instance=0, role="fork", argv=tuple(argv), env=run.env(0, processes=shape.world_size))
+    process = Process(instance=0, role="fork", argv=tuple(argv), env=run.env(0, processes=shape.world_size))
     ranks = launchers.fork_ranks(
         program,
         instance_count=shape.instances,
         processes_per_instance=shape.processes_per_instance,
         max_restarts=restarts,
     )
-    return _Launch("fork", shape, (started,), (ranks,), ("rendezvous",))
+    return _Launch("fork", shape, (process,), (ranks,), ("rendezvous",))
 
 
 def _mpirun(run: _RunLayout) -> _Launch:
@@ -200,15 +200,15 @@ def _mpirun(run: _RunLayout) -> _Launch:
     rank = launchers.redirected(program, f"{run.run_dir}/logs/instance_0")
     argv = [run.account.mpirun, *mpirun_options(shape.world_size, options), *rank]
     env = dict(sorted((OPEN_MPI | run.env(0, processes=shape.world_size)).items()))
-    started = Process(instance=0, role="mpirun", argv=tuple(argv), env=env)
+    process = Process(instance=0, role="mpirun", argv=tuple(argv), env=env)
     ranks = launchers.mpirun_ranks(program, processes=shape.world_size)
-    return _Launch("mpirun", shape, (started,), (ranks,), signal="ranks")
+    return _Launch("mpirun", shape, (process,), (ranks,), signal="ranks")
 
 
 def _tensorflow(run: _RunLayout) -> _Launch:
     workers, servers = local_tasks(run.job, run.target, run.account.machine)
     tasks = launchers.tasks(workers=workers, parameter_servers=servers)
-    started = tuple(
+    processes = tuple(
         Process(
             instance=rank,
             role=task,
@@ -221,14 +221,14 @@ def _tensorflow(run: _RunLayout) -> _Launch:
     )
     ports = tuple(launchers.port_name(task, index) for task, index in tasks)
     finishes = ("chief",) if servers else ()
-    return _Launch("processes", JobSize(len(tasks), 1), started, ports=ports, finishes=finishes)
+    return _Launch("processes", JobSize(len(tasks), 1), processes, ports=ports, finishes=finishes)
 
 
 def _single(run: _RunLayout) -> _Launch:
     """Return one process per instance. If the process is a shell, signals go to its whole process group, because a
     shell does not forward signals."""
     shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program())
-    started = tuple(
+    processes = tuple(
         Process(
             instance=instance,
             role="process",
@@ -240,7 +240,7 @@ def _single(run: _RunLayout) -> _Launch:
         for instance in range(shape.instances)
     )
     signal = "group" if program[0] == "bash" else "leader"
-    return _Launch("processes", shape, started, signal=signal)
+    return _Launch("processes", shape, processes, signal=signal)
 
 
 _LAUNCHERS: dict[str, Callable[[_RunLayout], _Launch]] = {
@@ -332,10 +332,10 @@ def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> It
 
 def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
     job, shape = run.job, launch.shape
-    simulated = f"{shape.instances} simulated on this machine" if shape.instances > 1 else "this machine"
+    instances = f"{shape.instances} simulated on this machine" if shape.instances > 1 else "this machine"
     pairs = [
         ("target", f"local ({run.account.machine})"),
-        ("instances", simulated),
+        ("instances", instances),
         ("processes", f"{shape.world_size}" + (f" ({shape})" if shape.instances > 1 else "")),
         ("distribution", f"{job.distribution.type} through {_LAUNCHER_WORDS[launch.name]}"),
         ("script", job.entry_point or job.command or ""),

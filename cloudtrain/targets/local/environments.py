@@ -115,8 +115,8 @@ def _build(environment: BuiltEnvironment, link: Path, code: CodePlace, environ: 
 def _leads_to(source: Path, place: Path) -> bool:
     """Return whether a package in the environment `place` points into the unpacked code in `source`, as it does after
     `pip install -e .`."""
-    linked = [*place.glob("lib/python*/site-packages/*.pth"), *place.glob("lib/python*/site-packages/__editable__*")]
-    return any(str(source) in file.read_text("utf-8", "replace") for file in linked if file.is_file())
+    files = [*place.glob("lib/python*/site-packages/*.pth"), *place.glob("lib/python*/site-packages/__editable__*")]
+    return any(str(source) in file.read_text("utf-8", "replace") for file in files if file.is_file())
 
 
 def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -> None:

@@ -91,9 +91,9 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            ended = os.stat(self.status).st_mtime
+            end_time = os.stat(self.status).st_mtime
             reason = f"its status cannot be read: {error}"
-            return {**new_status(0, ended), "state": "lost", "ended": ended, "reason": reason}
+            return {**new_status(0, end_time), "state": "lost", "ended": end_time, "reason": reason}
         return status
 
     def write_status(self, status: dict[str, Any]) -> None:

@@ -44,22 +44,22 @@ class Ports:
             self.numbers[name] = self._take()
 
     def release(self) -> None:
-        for held in self._sockets:
-            held.close()
+        for sock in self._sockets:
+            sock.close()
         self._sockets.clear()
 
     def _take(self) -> int:
         import socket  # 6 ms that most runs need not pay
 
         for number in (*random.sample(_ports_to_listen(), 50), 0):
-            held = socket.socket()
+            sock = socket.socket()
             try:
-                held.bind(("127.0.0.1", number))
+                sock.bind(("127.0.0.1", number))
             except OSError:  # somebody listens there
-                held.close()
+                sock.close()
                 continue
-            self._sockets.append(held)
-            return int(held.getsockname()[1])
+            self._sockets.append(sock)
+            return int(sock.getsockname()[1])
         raise AssertionError("not reached: if port 0 is requested, the kernel chooses a free port")
 
 
@@ -92,8 +92,8 @@ def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: 
         is_empty = is_empty or not variable
         return variable
 
-    filled = _PLACEHOLDER.sub(value, text)
-    return filled.strip(":") if is_empty else filled
+    result = _PLACEHOLDER.sub(value, text)
+    return result.strip(":") if is_empty else result
 
 
 def command_of(
@@ -142,8 +142,8 @@ def link_shares(spec: LaunchSpecification) -> None:
             link_share(link.path, link.target, *link.shard)
 
 
-def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
-    """Unpack the user's code into the folders that `spec` names, then make the empty file `unpacked`. If the launcher
+def unpack_code(spec: LaunchSpecification, marker: str) -> None:
+    """Unpack the user's code into the folders that `spec` names, then make the empty file `marker`. If the launcher
     unpacks the code itself, the specification names no folder, and the archive is only verified. A damaged archive
     (`UsageError`) is removed, so that the next submit writes a new one."""
     from pathlib import Path
@@ -165,15 +165,15 @@ def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
         archive.unlink(missing_ok=True)
         hint = "submit the job again to write a new archive"
         raise UsageError(f"{error}; cloudtrain removed it", hint=hint) from None
-    os.close(open_private(unpacked, os.O_WRONLY | os.O_CREAT))
+    os.close(open_private(marker, os.O_WRONLY | os.O_CREAT))
 
 
 def taken_gpus(spec: LaunchSpecification, environments: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """Return the GPUs of a run that started outside the queue. In each instance, rank n uses the n-th GPU that the
     instance sees. GPUs that a process names in CUDA_VISIBLE_DEVICES count even if this machine does not have them."""
     ranks = max(1, spec.world_size // spec.instances)
-    used = dict[str, None]()
+    gpus = dict[str, None]()
     for process, environment in zip(spec.processes, environments, strict=True):
         ids = visible_ids(environment[VISIBLE]) if VISIBLE in process.env else gpu_ids(environment)
-        used.update(dict.fromkeys(ids[:ranks]))
-    return tuple(used)
+        gpus.update(dict.fromkeys(ids[:ranks]))
+    return tuple(gpus)

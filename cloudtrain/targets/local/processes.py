@@ -147,9 +147,9 @@ _PATIENCE = 5.0
 """Seconds after which `kill_run` gives up on a process that survives SIGKILL (stuck in the kernel)."""
 
 
-def members(run_dir: str, known: Iterable[int] = ()) -> list[int]:
-    """Return a run's processes without zombies and this process. `known`: ids that the supervisor knows."""
-    roots, own = set(known), os.getpid()
+def members(run_dir: str, known_pids: Iterable[int] = ()) -> list[int]:
+    """Return a run's processes without zombies and this process. `known_pids`: ids that the supervisor knows."""
+    roots, own = set(known_pids), os.getpid()
     marker = f"CLOUDTRAIN_RUN_DIR={run_dir}"
     stats = {pid: stat for pid in processes() if (stat := stat_of(pid)) is not None}
 
@@ -175,19 +175,19 @@ def session_members(leader: int) -> list[int]:
     return [pid for pid, stat in stats if stat is not None and stat.session == leader and not stat.is_zombie]
 
 
-def kill_run(run_dir: str, known: Iterable[int] = ()) -> int:
-    """Kill until no process of the run is left. Return the number of killed processes. `known`: see `members`."""
-    roots, killed = set(known), set[int]()
+def kill_run(run_dir: str, known_pids: Iterable[int] = ()) -> int:
+    """Kill until no process of the run is left. Return the number of killed processes. `known_pids`: see `members`."""
+    roots, victims = set(known_pids), set[int]()
     deadline = time.monotonic() + _PATIENCE
     while pids := members(run_dir, roots):
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        killed.update(pids)
+        victims.update(pids)
         if time.monotonic() > deadline:
             break
         time.sleep(0.01)
-    return len(killed)
+    return len(victims)
 
 
 # Find the ranks of a run among the processes of this machine, and the order in which the ranks end.
@@ -243,21 +243,21 @@ class Exits:
 
     def wait(self, seconds: float) -> list[int]:
         """Wait up to `seconds` for a process to end. Return the ids of the processes that have ended."""
-        gone, self._gone = self._gone, []
-        timeout = 0 if gone else seconds
+        pids, self._gone = self._gone, []
+        timeout = 0 if pids else seconds
         if self._events is None:
             time.sleep(timeout)
         else:
             for descriptor, _ in self._events.poll(timeout):
                 self._events.unregister(descriptor)
                 os.close(descriptor)
-                gone.append(self._pid_of.pop(descriptor))
+                pids.append(self._pid_of.pop(descriptor))
         for pid in tuple(self._polled):
             stat = stat_of(pid)
             if stat is None or stat.is_zombie:
                 self._polled.discard(pid)
-                gone.append(pid)
-        return gone
+                pids.append(pid)
+        return pids
 
 
 class RankTable:

@@ -165,9 +165,9 @@ class QueueOrder:
             before = frozenset((one.run,))
         return watched_by
 
-    def _start(self, one: Waiting, held: Held) -> None:
+    def _start(self, one: Waiting, holder: Held) -> None:
         self.waiting.remove(one)
-        self.held.append(held)
+        self.held.append(holder)
 
     def _keep(self, is_kept: Callable[[str], bool]) -> None:
         self.waiting = [one for one in self.waiting if is_kept(one.run)]

@@ -162,10 +162,10 @@ def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str
 def _applies(marker: str, machine: Mapping[str, str]) -> bool:
     """Return whether an environment marker applies; an empty marker does. Markers that combine `and` with `or`, or that
     this function cannot read, count as not applying."""
-    joined = re.split(r"\s+(and|or)\s+", marker) if marker else []
-    words = {*joined[1::2]}
+    parts = re.split(r"\s+(and|or)\s+", marker) if marker else []
+    words = {*parts[1::2]}
     results = []
-    for text in joined[::2]:
+    for text in parts[::2]:
         match = _COMPARISON.fullmatch(text.strip())
         if match is None or match[1] not in machine or len(words) > 1:
             return False
@@ -177,16 +177,16 @@ def _applies(marker: str, machine: Mapping[str, str]) -> bool:
     return any(results) if words == {"or"} else all(results)
 
 
-def _is_met(versions: str, installed: str | None) -> bool:
-    return installed is not None and all(
-        _clause_is_met(match[1], match[2], installed) for match in _CLAUSE.finditer(versions)
+def _is_met(versions: str, version: str | None) -> bool:
+    return version is not None and all(
+        _clause_is_met(match[1], match[2], version) for match in _CLAUSE.finditer(versions)
     )
 
 
-def _clause_is_met(operator: str, version: str, installed: str) -> bool:
+def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
     """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers
     are compared. If a suffix such as `rc1` would decide, the clause counts as met."""
-    have, want = _VERSION.fullmatch(installed.partition("+")[0]), _VERSION.fullmatch(version.partition("+")[0])
+    have, want = _VERSION.fullmatch(installed_version.partition("+")[0]), _VERSION.fullmatch(version.partition("+")[0])
     if operator == "===" or have is None or want is None:
         return True
     here, there = [int(part) for part in have[1].split(".")], [int(part) for part in want[1].split(".")]
@@ -313,13 +313,13 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
         yield from _fewer_tasks(subject)
         return
     machine = subject.account.machine
-    requested, actual = requested_size(job, machine), local_size(job, target, machine)
-    if requested != actual and not (target.instance_count or target.processes_per_instance):
+    full_size, actual = requested_size(job, machine), local_size(job, target, machine)
+    if full_size != actual and not (target.instance_count or target.processes_per_instance):
         yield Fault(
-            f"scaled down to this machine ({machine}): {actual} processes instead of {requested} "
+            f"scaled down to this machine ({machine}): {actual} processes instead of {full_size} "
             "(instances x processes)",
-            f"run it at full size with `--instances {requested.instances} "
-            f"--processes-per-instance {requested.processes_per_instance}`",
+            f"run it at full size with `--instances {full_size.instances} "
+            f"--processes-per-instance {full_size.processes_per_instance}`",
             ("resources",),
         )
 
@@ -329,8 +329,8 @@ def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
     hosts are counted instead of tasks."""
     specification = _specification(subject)
     if subject.settings.emulate is None:
-        requested = requested_tasks(subject.job)
-        instances, tasks = requested.workers, sum(requested)
+        counts = requested_tasks(subject.job)
+        instances, tasks = counts.workers, sum(counts)
         tasks_here = specification.world_size
     else:
         instances = tasks = subject.job.resources.instance_count
@@ -435,7 +435,7 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
     missing = missing_from(python, requirements_in(os.path.normpath(file), lambda path: _text_of(subject.tree, path)))
     if missing:
         names = ", ".join(
-            f"`{requirement}`" + (f" (it has {installed})" if installed else "") for requirement, installed in missing
+            f"`{requirement}`" + (f" (it has {version})" if version else "") for requirement, version in missing
         )
         command = shlex.join([python, "-m", "pip", "install", *(str(requirement) for requirement, _ in missing)])
         yield Fault(

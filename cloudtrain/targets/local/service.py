@@ -101,13 +101,13 @@ def files_of(run_name: str, state_dir: Path) -> dict[str, Path]:
     return working_files(folder.read_launch(), Path(folder.unpacked))
 
 
-def working_files(spec: LaunchSpecification, unpacked: Path) -> dict[str, Path]:
+def working_files(spec: LaunchSpecification, marker: Path) -> dict[str, Path]:
     """Map the path of each new or changed file, relative to the working folder, to the file. If several emulated hosts
-    have a file with the same path, the last host's file is used. Without the file `unpacked` the result is empty."""
+    have a file with the same path, the last host's file is used. Without the file `marker` the result is empty."""
     code = spec.code
     folders = [folder for folder in (code.directory, *(code.copies or ())) if folder is not None]
     try:
-        since = unpacked.stat().st_ctime_ns
+        since = marker.stat().st_ctime_ns
     except FileNotFoundError:  # nothing was unpacked yet, or by an earlier version
         return {}
     places = {str(place) for folders_of_one in spec.downloads().values() for place in folders_of_one}
@@ -151,10 +151,10 @@ def _need(one: Waiting) -> str:
     return str(QueueNeed(one.count, one.gpus, one.slots))
 
 
-def _resources_of(held: Held) -> str:
-    if held.gpus:
-        return f"GPU{'s' if len(held.gpus) > 1 else ''} {', '.join(held.gpus)}"
-    return f"{held.slots} CPU slot{'s' if held.slots > 1 else ''}"
+def _resources_of(holder: Held) -> str:
+    if holder.gpus:
+        return f"GPU{'s' if len(holder.gpus) > 1 else ''} {', '.join(holder.gpus)}"
+    return f"{holder.slots} CPU slot{'s' if holder.slots > 1 else ''}"
 
 
 _FOLLOW_EVERY = 0.05
@@ -299,8 +299,8 @@ class LocalService:
             raise TargetError(f"the queue cannot be read: {error}", hint=self._elsewhere()) from error
         order.forget(queue.is_over)
         runs = [
-            QueuedRun(self._ref(held.run), None, "", _resources_of(held), held.priority, held.since)
-            for held in order.held
+            QueuedRun(self._ref(holder.run), None, "", _resources_of(holder), holder.priority, holder.since)
+            for holder in order.held
         ]
         for place, one in enumerate(order.waiting, 1):
             runs.append(QueuedRun(self._ref(one.run), place, _need(one), "", one.priority, one.since))
@@ -341,11 +341,11 @@ class LocalService:
             return
         for entry in entries:
             try:
-                started = os.stat(f"{entry.path}/launch.json").st_mtime_ns  # noqa: PTH116 - thousands of runs
+                start_time = os.stat(f"{entry.path}/launch.json").st_mtime_ns  # noqa: PTH116 - thousands of runs
             except OSError:
                 continue
             if self._has(entry.name):
-                runs.append((started, entry.name))
+                runs.append((start_time, entry.name))
         for _, name in sorted(runs, reverse=True):
             with suppress(RunNotFound):  # removed meanwhile
                 yield ListedRun(self._ref(name), self.status(self._ref(name)))
@@ -361,7 +361,7 @@ class LocalService:
         spec = folder.read_launch()
         has_work = path.strip("/").partition("/")[0] in ("", NAME, "outputs")
         work = working_files(spec, Path(folder.unpacked)) if has_work else {}
-        return copy_places(spec.downloads(), path, destination, chosen={NAME: work}, inside=[Path(folder.path)])
+        return copy_places(spec.downloads(), path, destination, extras={NAME: work}, inside=[Path(folder.path)])
 
     def _unwritable(self, what: str, error: OSError) -> TargetError:
         return TargetError(f"{what} cannot be written: {error}", hint=f"make room, or {self._elsewhere()}")

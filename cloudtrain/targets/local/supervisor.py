@@ -336,9 +336,9 @@ class Supervisor:
                 if roles and all(item.exit_code == 0 for item in self.launched if item.role in roles):
                     self._end("succeeded", None, _FINISHED_GRACE)
 
-    def _awaits_culprit(self, failed: Launched) -> bool:
+    def _awaits_culprit(self, process: Launched) -> bool:
         """Return whether the process failed because of another one, which has not ended yet."""
-        if failed.exit_code != 1 or all(item.exit_code is not None for item in self.launched):
+        if process.exit_code != 1 or all(item.exit_code is not None for item in self.launched):
             return False
         for _ in range(_READS):
             if not self.output.pump(at_once=True):
@@ -373,18 +373,18 @@ class Supervisor:
             self.ending = Ending("failed", None, 0)
         self._sweep()
         self.output.drain()
-        marker, saved = self.folder.read_preempted(), None
+        marker, note = self.folder.read_preempted(), None
         if marker is not None:
             step = marker.get("step")
-            saved = "; the script saved and left" + (f" at step {step}" if step is not None else "")
+            note = "; the script saved and left" + (f" at step {step}" if step is not None else "")
         if self.ending is not None and self.ending.state == "stopped":
-            forced = f"; {FORCED}" if self.ending.killed else ""
-            self._close("stopped", reason=f"{self.ending.reason}{saved or ''}{forced}")
+            force = f"; {FORCED}" if self.ending.killed else ""
+            self._close("stopped", reason=f"{self.ending.reason}{note or ''}{force}")
         # The launcher's exit code does not show whether a rank failed: it is nonzero even if SIGTERM ended all ranks.
-        elif saved is not None and all(
+        elif note is not None and all(
             death.exit_code == -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output)
         ):
-            self._close("stopped", reason=f"stopped by a signal from outside{saved}")
+            self._close("stopped", reason=f"stopped by a signal from outside{note}")
         elif self.ending is not None and self.ending.state == "failed":
             verdict = self.deaths.verdict(self.output, self.launched)
             self._close(
@@ -418,8 +418,8 @@ class Supervisor:
             return killing.kill_run(self.folder.path)
         for pid in self.exits.wait(0):
             self._note_end(pid)
-        known = [item.pid for item in self.launched if not item.is_empty]
-        return killing.kill_run(self.folder.path, [*known, *self.ranks.pids()])
+        pids = [item.pid for item in self.launched if not item.is_empty]
+        return killing.kill_run(self.folder.path, [*pids, *self.ranks.pids()])
 
     # status updates
 
@@ -457,8 +457,8 @@ def main(arguments: list[str]) -> None:
     folder, ready = RunFolder(arguments[0]), int(arguments[1])
     supervisor = Supervisor(folder, os.umask(UMASK), is_queued=arguments[2:] == [QUEUED])
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
-    for ignored in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, lambda *_: None)  # not SIG_IGN, which the run's processes would inherit
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the run's processes would inherit
     lock = ProcessLock.take(Path(folder.lock))
     if lock is None or os.path.exists(folder.status):
         _answer(ready, b"0")

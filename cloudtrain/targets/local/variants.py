@@ -54,30 +54,30 @@ def compile_local_processing(job: ProcessingJob, target: Local, context: Compile
         problems.append(
             Problem(("kind",), message, "leave `--emulate` out: each instance gets its shard anyway", code="CT031")
         )
-    sharded = [name for name, item in view.inputs.items() if item.shard]
+    shards = [name for name, item in view.inputs.items() if item.shard]
     plain = target.model_copy(update={"emulate": None})
     whole = problems.value(lambda: compile_local(_mark_shards(view), plain, context), None)
     problems.refuse()
     assert whole is not None
     specification = LaunchSpecification.from_json(whole.request)
     count, run_dir = specification.instances, specification.run_dir
-    shares = [{_mark(name): _share(run_dir, instance, name) for name in sharded} for instance in range(count)]
+    shares = [{_mark(name): _share(run_dir, instance, name) for name in shards} for instance in range(count)]
     processes = tuple(_with_paths(process, shares[process.instance], count) for process in whole.processes)
-    specified = zip(specification.processes, processes, strict=True)
+    pairs = zip(specification.processes, processes, strict=True)
     env = processes[0].env
     specification = replace(
         specification,
-        processes=tuple(replace(item, argv=process.argv, env=process.env) for item, process in specified),
+        processes=tuple(replace(item, argv=process.argv, env=process.env) for item, process in pairs),
         links=tuple(
             Link(_share(run_dir, instance, name), str(view.inputs[name].local), (instance, count))
-            for name in sharded
+            for name in shards
             for instance in range(count)
         ),
         places={f"outputs/{name}": (env[f"CLOUDTRAIN_OUTPUT_{name.upper()}"],) for name in job.outputs},
     )
     summary = [(label, text) for label, text in whole.summary if label not in _ONLY_TRAINING]
-    if sharded:
-        summary.append(("shards", f"{', '.join(sharded)}: dealt out by file over {count} instances"))
+    if shards:
+        summary.append(("shards", f"{', '.join(shards)}: dealt out by file over {count} instances"))
     return replace(
         whole,
         request=specification.to_json(),
@@ -133,8 +133,8 @@ def queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) 
     _refuse_too_much(need, specification)
     processes = plan.processes
     if need.gpus and own_devices is None:
-        started = tuple(replace(item, env=_with_share(item.env, item.instance)) for item in specification.processes)
-        specification = replace(specification, processes=started)
+        launches = tuple(replace(item, env=_with_share(item.env, item.instance)) for item in specification.processes)
+        specification = replace(specification, processes=launches)
         processes = Processes(_with_placeholder(group) for group in Processes.of(plan.processes).groups)
     specification = replace(specification, queue=need)
     first = f", priority {need.priority}" if need.priority else ""

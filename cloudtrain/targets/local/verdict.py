@@ -99,21 +99,21 @@ class Deaths:
                 deaths[rank] = Death(rank, instance, "process", code, -order, newest)
         return list(deaths.values())
 
-    def verdict(self, output: RunOutput, launched: list[Launched]) -> FailureReport:
+    def verdict(self, output: RunOutput, launches: list[Launched]) -> FailureReport:
         """Return why the run failed. If an emulated host has written its own reason to a file, the verdict quotes it.
         Call `RunOutput.drain` first."""
-        return in_own_words(self._verdict(output, launched), self._spec.failure_files)
+        return in_own_words(self._verdict(output, launches), self._spec.failure_files)
 
     def are_consequences(self, output: RunOutput) -> bool:
         """Return whether ranks have failed, and each of them because it lost another rank or was terminated."""
         deaths = self.of_newest_attempt(output)
         return bool(deaths) and all(_is_consequence(death, _lines_of(death, output)) for death in deaths)
 
-    def _verdict(self, output: RunOutput, launched: list[Launched]) -> FailureReport:
+    def _verdict(self, output: RunOutput, launches: list[Launched]) -> FailureReport:
         death = first_failure(self.of_newest_attempt(output), lambda death: _lines_of(death, output))
         if death is not None and self._killed_launcher is None:
             return rank_verdict(death, _lines_of(death, output), instances=self._spec.instances)
-        for process, item in zip(self._spec.processes, launched, strict=True):
+        for process, item in zip(self._spec.processes, launches, strict=True):
             if item.exit_code and self._killed_launcher in (None, item):
                 lines = output.tail(item.instance, None, "stderr") or output.tail(item.instance, None, "stdout")
                 return launcher_verdict(item.role, item.instance, process.argv, item.exit_code, lines)
@@ -267,10 +267,10 @@ _PATIENCE = 5.0
 """Seconds to wait for the lock. A dying supervisor, or another process that finishes the run, holds it only briefly."""
 
 
-def finish(run_dir: str, known: Iterable[int] = ()) -> None:
+def finish(run_dir: str, known_pids: Iterable[int] = ()) -> None:
     """Write the final status of a run whose supervisor died. Do nothing for a run that is final or has a supervisor.
-    `known`: the ids of the run's processes that the supervisor knew. Raises `OSError` if the run's folder cannot be
-    written."""
+    `known_pids`: the ids of the run's processes that the supervisor knew. Raises `OSError` if the run's folder cannot
+    be written."""
     folder = RunFolder(run_dir)
     lock = ProcessLock.take(Path(folder.lock), patience=_PATIENCE)
     if lock is None:
@@ -278,7 +278,7 @@ def finish(run_dir: str, known: Iterable[int] = ()) -> None:
     try:
         status = folder.read_status()
         if status is not None and status["state"] not in FINAL:
-            kill_run(run_dir, known)
+            kill_run(run_dir, known_pids)
             from cloudtrain.errors import TargetError  # the guard does not need it until here
 
             who = f"the supervisor (process {status['pid']}) was killed"

@@ -66,9 +66,9 @@ class QueuePlace:
                 except OSError:
                     time.sleep(_FULL_DISK_PAUSE)
                     continue
-                held = order.held_by(self._run)
-                if held is not None:
-                    return held.gpus
+                holder = order.held_by(self._run)
+                if holder is not None:
+                    return holder.gpus
                 if self._run in order.dropped:
                     return None
                 for run in self._sleep(order.watched()[self._run], is_head=order.place_of(self._run) == 1):
@@ -112,9 +112,9 @@ class QueuePlace:
         os.mkfifo(self._fifo, 0o600)
         self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def _sleep(self, watched: frozenset[str], *, is_head: bool) -> list[str]:
+    def _sleep(self, runs: frozenset[str], *, is_head: bool) -> list[str]:
         """Sleep until a byte arrives or a watched run ends. Return the runs that ended without leaving the queue."""
-        missing = self._watch(watched)
+        missing = self._watch(runs)
         # If a supervisor died before it was watched, the kernel no longer reports its end.
         missing += [run for run in self._watched if not self._queue.is_alive(run)]
         if missing:

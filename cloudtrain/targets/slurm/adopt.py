@@ -69,11 +69,11 @@ def container_settings(options: Mapping[str, str]) -> BatchSettings | None:
     if mounts and not _is_open(mounts):
         settings["mounts"] = [mount for mount in mounts.split(",") if mount]
     others = [name for name in options if "container" in name and name != "container-image"]
-    said = ["container-mounts"] if "mounts" in settings else []
+    adopted_options = ["container-mounts"] if "mounts" in settings else []
     lost = {
         f"--{name}": _ABOUT_CONTAINERS.get(name, "no setting of a Slurm cluster says this about its containers")
         for name in others
-        if name not in said
+        if name not in adopted_options
     }
     return BatchSettings(settings, lost, _HEAD, image)
 

@@ -205,8 +205,8 @@ def _quote(word: str) -> str:
     name, equals, value = word.partition("=")
     if not set(value) & set(" \"'\\#"):
         return word
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{name}{equals}"{escaped}"'
+    text = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}{equals}"{text}"'
 
 
 # Compile a job, settings and context to a plan.
@@ -237,7 +237,7 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
 
 def _plan(run: ClusterRun) -> Plan:
     job, context, folder = run.job, run.context, run.folder
-    started = launch(run)
+    batch = launch(run)
     options = _apply_overrides(sbatch_options(run), getattr(job, NAME + OVERRIDES, {}), job)
     words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
     places = {name: path for name, path in run.paths.items() if not name.startswith("inputs.")}
@@ -248,18 +248,18 @@ def _plan(run: ClusterRun) -> Plan:
         "folder": folder.path,
         "options": options,
         "outputs": outputs,
-        "script": batch_script(run, started),
+        "script": batch_script(run, batch),
     }
     bundle = context.bundle
-    first = started.started
+    first = batch.processes
     return Plan(
         target=NAME,
         run_name=context.run_name,
         job_name=job.name,
         request=request,
         uploads=(Upload("code", bundle.sha256, run.bundle, bundle.size, bundle.file_count),),
-        processes=Processes((*(Processes.of(first).groups if isinstance(first, tuple) else (first,)), *started.ranks)),
-        summary=tuple(_summary(run, started, options)),
+        processes=Processes((*(Processes.of(first).groups if isinstance(first, tuple) else (first,)), *batch.ranks)),
+        summary=tuple(_summary(run, batch, options)),
         place=context.account.place,
         outputs=outputs,
     )
@@ -290,11 +290,11 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any], job: Traini
             problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
     if problems:
         raise JobError(problems)
-    merged = options | {name: value if isinstance(value, bool) else str(value) for name, value in overrides.items()}
-    return dict(sorted((name, value) for name, value in merged.items() if overrides.get(name, "") is not None))
+    result = options | {name: value if isinstance(value, bool) else str(value) for name, value in overrides.items()}
+    return dict(sorted((name, value) for name, value in result.items() if overrides.get(name, "") is not None))
 
 
-def _summary(run: ClusterRun, started: BatchLaunch, options: Options) -> list[tuple[str, str]]:
+def _summary(run: ClusterRun, batch: BatchLaunch, options: Options) -> list[tuple[str, str]]:
     job, world = run.job, run.nodes * run.processes
     where = [str(options[name]) for name in ("partition", "constraint", "gres") if name in options]
     nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}" + (f" ({', '.join(where)})" if where else "")
@@ -302,7 +302,7 @@ def _summary(run: ClusterRun, started: BatchLaunch, options: Options) -> list[tu
         ("target", f"slurm ({run.account.host or 'this machine'})"),
         ("instances", nodes),
         ("processes", f"{world}" + (f" ({run.nodes} x {run.processes})" if run.nodes > 1 else "")),
-        ("distribution", f"{job.distribution.type} through {started.title}"),
+        ("distribution", f"{job.distribution.type} through {batch.title}"),
         ("script", job.entry_point or job.command or ""),
         ("checkpoint", run.paths["checkpoint"]),
         ("run folder", run.folder.path),

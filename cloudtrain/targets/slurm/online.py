@@ -82,9 +82,9 @@ def _partition_findings(partitions: Sequence[Partition], options: Mapping[str, A
         yield _finding("SL903", "the cluster has no default partition", "set `partition` in `[slurm]`: see `sinfo`")
     if not groups or not groups[0]:
         return
-    closed = {group[0].name: group[0].state for group in groups if group[0].state != "up"}
-    if len(closed) == len(groups):
-        what = " and ".join(f"`{name}` is {_STATES.get(state, state)}" for name, state in closed.items())
+    states = {group[0].name: group[0].state for group in groups if group[0].state != "up"}
+    if len(states) == len(groups):
+        what = " and ".join(f"`{name}` is {_STATES.get(state, state)}" for name, state in states.items())
         yield _finding("SL903", f"the partition {what}", "choose another one: `sinfo` lists them")
     limits = [list(_limit_findings(group, options)) for group in groups]
     if all(limits):
@@ -107,10 +107,10 @@ def _limit_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> It
 
 
 def _gpu_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
-    requested = parse_gres(str(options.get("gres", "")))
-    if not requested:
+    requests = parse_gres(str(options.get("gres", "")))
+    if not requests:
         return
-    name, kind, count = requested[0]
+    name, kind, count = requests[0]
     offers = [offer for one in mine for offer in parse_gres(one.gres)]
     fitting = [offer for offer in offers if offer[0] == name and (not kind or offer[1] == kind) and offer[2] >= count]
     if not fitting:

@@ -73,8 +73,8 @@ def any_gpu(subject: Subject) -> Iterator[Fault]:
     cluster's name, or set `constraint` or the job's `instance_type` to a feature of the right nodes.
     """
     resources, settings = subject.job.resources, subject.settings
-    chosen = settings.gpu_type or settings.constraint or resources.instance_type is not None
-    if resources.gpu is not None and resources.gpus_per_instance and not chosen:
+    selector = settings.gpu_type or settings.constraint or resources.instance_type is not None
+    if resources.gpu is not None and resources.gpus_per_instance and not selector:
         message = f"the job needs a `{resources.gpu}`, but the request to Slurm asks for any GPU"
         yield Fault(message, "set `gpu_type` in `[slurm]`: `sinfo -o %G` shows the names", ("resources", "gpu"))
 

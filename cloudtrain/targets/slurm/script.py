@@ -221,13 +221,13 @@ class BatchLaunch:
         title: the launcher's name in the plan, such as `torchrun`.
         before: lines of the batch script that prepare the command.
         command: the command line in the batch script.
-        started: the processes that the command starts on the nodes.
+        processes: the processes that the command starts on the nodes.
         ranks: the ranks, if a launcher such as torchrun starts them; otherwise empty.
     """
 
     title: str
     command: str
-    started: tuple[Process, ...] | Alike
+    processes: tuple[Process, ...] | Alike
     before: tuple[str, ...] = ()
     ranks: tuple[Alike, ...] = ()
 
@@ -252,15 +252,15 @@ def _torch(run: ClusterRun) -> BatchLaunch:
     ]
 
     def agent(node: int) -> Process:
-        shown = (python, "-m", "torch.distributed.run", "--node-rank", str(node), *options, *meeting)
-        return Process(node, "torchrun", (*shown, "--no-python", *dashes, *program), run.variables)
+        command = (python, "-m", "torch.distributed.run", "--node-rank", str(node), *options, *meeting)
+        return Process(node, "torchrun", (*command, "--no-python", *dashes, *program), run.variables)
 
     ranks = launchers.torchrun_ranks(
         program, python=python, instance_count=run.nodes, processes_per_instance=run.processes, env=run.variables
     )
-    started = Alike("torchrun", tuple((node, 1) for node in range(run.nodes)), agent)
+    agents = Alike("torchrun", tuple((node, 1) for node in range(run.nodes)), agent)
     before = (f"agent={quote(AGENT)}", f"rank={quote(TORCH_RANK)}")
-    return BatchLaunch("torchrun", " ".join(words), started, before, (ranks,))
+    return BatchLaunch("torchrun", " ".join(words), agents, before, (ranks,))
 
 
 def _mpi(run: ClusterRun) -> BatchLaunch:
@@ -274,11 +274,11 @@ def _mpi(run: ClusterRun) -> BatchLaunch:
     distribution = run.job.distribution
     options = mpirun_options(world, distribution.options if isinstance(distribution, MPI | Horovod) else "")
     words = [settings.mpi, *options]
-    started = (Process(0, "mpirun", (*words, *program), run.variables),)
+    processes = (Process(0, "mpirun", (*words, *program), run.variables),)
     ranks = launchers.mpirun_ranks(
         program, processes=world, where=range(run.nodes), slots=run.processes, exports=run.variables
     )
-    return BatchLaunch("mpirun", " ".join([*map(quote, words), *rank_argv]), started, before, (ranks,))
+    return BatchLaunch("mpirun", " ".join([*map(quote, words), *rank_argv]), processes, before, (ranks,))
 
 
 def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
@@ -329,8 +329,8 @@ def _none(run: ClusterRun) -> BatchLaunch:
         env = {"CLOUDTRAIN_INSTANCE": str(node), "CLOUDTRAIN_INSTANCE_COUNT": str(run.nodes)}
         return Process(node, "process", tuple(program), run.variables | env, node, 0)
 
-    started = Alike("process", tuple((node, 1) for node in range(run.nodes)), process)
-    return BatchLaunch("srun", " ".join(line), started, (f"alone={quote(ALONE)}",))
+    processes = Alike("process", tuple((node, 1) for node in range(run.nodes)), process)
+    return BatchLaunch("srun", " ".join(line), processes, (f"alone={quote(ALONE)}",))
 
 
 _LAUNCHERS: dict[str, Callable[[ClusterRun], BatchLaunch]] = {

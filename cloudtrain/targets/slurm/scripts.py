@@ -274,26 +274,26 @@ class Record:
     Attributes:
         name: the run's name.
         job: the number of the run's job; empty if the run has no job.
-        sent: when cloudtrain sent the request.
+        request_time: when cloudtrain sent the request.
         stop_asked: whether the user asked the run to stop.
         notes: the lines of the journal.
         state: the job's state, such as `PENDING`; None if Slurm has forgotten the job.
         why: Slurm's reason for the state, such as `Priority`.
-        created: when Slurm accepted the job.
-        ended: when the job ended, according to Slurm.
+        submit_time: when Slurm accepted the job.
+        end_time: when the job ended, according to Slurm.
         is_renamed: whether somebody changed the job's name.
         silence: the error of Slurm's accounting, if only it knows the job and does not answer.
     """
 
     name: str
     job: str = ""
-    sent: float | None = None
+    request_time: float | None = None
     stop_asked: bool = False
     notes: list[Note] = field(default_factory=list)
     state: str | None = None
     why: str | None = None
-    created: float | None = None
-    ended: float | None = None
+    submit_time: float | None = None
+    end_time: float | None = None
     is_renamed: bool = False
     silence: str | None = None
 
@@ -324,22 +324,22 @@ def _take(record: Record, word: str, rest: str) -> None:
     if word == "@job":
         record.job = rest
     elif word == "@sent":
-        record.sent = _time(rest)
+        record.request_time = _time(rest)
     elif word == "@stop":
         record.stop_asked = True
     elif word == "@note":
         record.notes += _notes(rest)
     elif word == "@queue":
-        _name, record.state, record.why, created, _start, ended = rest.rsplit("|", 5)
-        record.created, record.ended = _time(created), _time(ended)
+        _name, record.state, record.why, submit, _start, end = rest.rsplit("|", 5)
+        record.submit_time, record.end_time = _time(submit), _time(end)
     elif word == "@renamed":
         record.is_renamed = True
     elif word == "@silent":
         record.silence = rest
     elif word == "@account":
-        name, state, _code, created, _start, ended = rest.rsplit("|", 5)
+        name, state, _code, submit, _start, end = rest.rsplit("|", 5)
         if name == record.name or record.is_renamed:  # a requeued job has several rows, and the last one counts
-            record.state, record.created, record.ended = state, _time(created), _time(ended)
+            record.state, record.submit_time, record.end_time = state, _time(submit), _time(end)
 
 
 def _notes(line: str) -> list[Note]:

@@ -175,13 +175,13 @@ def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
     state, reason = _judge(record)
     starts, end = record.starts, record.last("ended", "stopped", "left", "broken")
     last = record.last("started", "ended", "stopped", "left", "broken")  # a requeued job starts several times
-    ended = end.time if end and last and last.word != "started" else record.ended
+    end_time = end.time if end and last and last.word != "started" else record.end_time
     status = RunStatus(
         state=state,
         reason=reason,
-        created=record.sent or record.created,
+        created=record.request_time or record.submit_time,
         started=starts[0].time if starts else None,
-        ended=ended if state.is_final else None,
+        ended=end_time if state.is_final else None,
         restarts=max(0, len(starts) - 1),
         exit_code=_exit_code(record) if state.is_final else None,
     )

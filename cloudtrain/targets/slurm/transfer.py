@@ -110,13 +110,13 @@ def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgr
     with TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "sourcedir.tar.gz")
         bundle.write(archive)
-        size, sent = archive.stat().st_size, 0
+        size, sent_size = archive.stat().st_size, 0
 
         def count(length: int) -> None:
-            nonlocal sent
-            sent += length
+            nonlocal sent_size
+            sent_size += length
             if on_bytes is not None:
-                on_bytes(sent, size)
+                on_bytes(sent_size, size)
 
         with archive.open("rb") as file:
             chunks = iter(lambda: file.read(_CHUNK), b"")
@@ -192,7 +192,7 @@ class ClusterLog:
 
     def _grown(self) -> list[tuple[_File, int, float]]:
         """Return the files with unread bytes, each with its size and modification time."""
-        grown = []
+        files = []
         for line in self.runner.run(scripts.SIZES, self.folder).decode("utf-8", "replace").splitlines():
             size, time, name = line.split(" ", 2)
             match = _FILE.fullmatch(name)
@@ -205,8 +205,8 @@ class ClusterLog:
             file = self.streams.setdefault(name, file)
             self._times[name] = float(time)
             if int(size) > file.read:
-                grown.append((file, int(size), float(time)))
-        return sorted(grown, key=lambda item: item[0].order)
+                files.append((file, int(size), float(time)))
+        return sorted(files, key=lambda item: item[0].order)
 
     def _read(self, pieces: list[tuple[str, int, int]]) -> list[bytes]:
         words = [str(word) for piece in pieces for word in piece]

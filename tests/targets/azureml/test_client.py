@@ -132,7 +132,7 @@ def test_a_name_that_cannot_be_resolved(client: Client, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(TargetUnreachable, match="cannot be found") as caught:
-        client.send("GET", "https://nowhere.invalid/x", signed=False)
+        client.send("GET", "https://nowhere.invalid/x", is_signed=False)
     assert "private endpoint" in (caught.value.hint or "")
 
 

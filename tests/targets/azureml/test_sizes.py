@@ -79,7 +79,7 @@ def test_the_workspaces_region_is_asked(tmp_path: Path) -> None:
         (f"{LOCATION}/usages", "2023-08-01-preview", None),
         (SKUS, "2021-07-01", {"$filter": "location eq 'westeurope'"}),
     ]
-    assert (done.location, done.types, done.added, done.notes) == ("westeurope", 2, ("Standard_NX9rs_v9",), ())
+    assert (done.location, done.types, done.new_types, done.notes) == ("westeurope", 2, ("Standard_NX9rs_v9",), ())
     found = rows(tmp_path)
     known, new = found["Standard_NC24ads_A100_v4"], found["Standard_NX9rs_v9"]
     assert (known.price, known.price_date, known.quota_vcpus, known.gpu) == (4.25, "2026-11-22", 48, "A100-80GB")

@@ -58,16 +58,16 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
         return Named(name, version or "1")
 
     def get_workspace(self, name=None, **_):
-        found = Named(name or self._workspace_name)
-        found.resource_group, found.location = self._resource_group_name, "eastus"
-        found.id = "/subscriptions/%s/resourceGroups/%s/providers/Microsoft.MachineLearningServices/workspaces/%s" % (
-            self._subscription_id, found.resource_group, found.name,
+        place = Named(name or self._workspace_name)
+        place.resource_group, place.location = self._resource_group_name, "eastus"
+        place.id = "/subscriptions/%s/resourceGroups/%s/providers/Microsoft.MachineLearningServices/workspaces/%s" % (
+            self._subscription_id, place.resource_group, place.name,
         )  # fmt: skip
-        return found
+        return place
 
-    def client_from_config(cls, credential, *arguments, **named):
+    def client_from_config(cls, credential, *arguments, **keywords):
         try:
-            return from_config(cls, credential, *arguments, **named)
+            return from_config(cls, credential, *arguments, **keywords)
         except Exception:  # noqa: BLE001 - there is none in the folder of the script
             return cls(credential, "<SUBSCRIPTION_ID>", "<RESOURCE_GROUP>", "<WORKSPACE>")
 
@@ -88,8 +88,8 @@ def workspace(operations):
         "resource_group": "_resource_group_name",
         "workspace": "_workspace_name",
     }
-    found = {ours: getattr(operations, theirs, None) for ours, theirs in names.items()}
-    return {name: value for name, value in found.items() if isinstance(value, str) and value}
+    values = {ours: getattr(operations, theirs, None) for ours, theirs in names.items()}
+    return {name: value for name, value in values.items() if isinstance(value, str) and value}
 
 
 def description(job):
@@ -106,10 +106,10 @@ def description(job):
             return {"name": getattr(entity, "name", None), "properties": body["properties"]}
         except Exception:  # noqa: BLE001 - whatever it is, the job file says the same
             pass
-    found = dict(entity._to_dict())
-    if isinstance(found.get("environment"), dict) and not getattr(environment, "_is_anonymous", True):
+    fields = dict(entity._to_dict())
+    if isinstance(fields.get("environment"), dict) and not getattr(environment, "_is_anonymous", True):
         # In a job file the SDK ignores an environment's name; here it registers the environment under it.
-        found["environment"] = dict(
-            found["environment"], asset_name=environment.name, asset_version=environment.version
+        fields["environment"] = dict(
+            fields["environment"], asset_name=environment.name, asset_version=environment.version
         )
-    return found
+    return fields

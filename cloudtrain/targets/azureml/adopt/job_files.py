@@ -133,15 +133,15 @@ def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
     if not isinstance(trial, Mapping):
         hint = f"adopt the file that it names: `cloudtrain adopt {str(trial or 'TRIAL').removeprefix('file:')}`"
         raise UsageError("the sweep's trial is defined in another file", hint=hint, code="CT981")
-    searched = _mapping(data.get("search_space"))
+    search_space = _mapping(data.get("search_space"))
     inputs, command = _mapping(data.get("inputs")), str(trial.get("command", ""))
-    for name, space in searched.items():
+    for name, space in search_space.items():
         command = command.replace(f"${{{{search_space.{name}}}}}", f"${{{{inputs.{name}}}}}")
         inputs[name] = _first_of(_mapping(space))
     lost = search_left_out(data)
     limits = {"timeout": data["limits"]["trial_timeout"]} if "trial_timeout" in _mapping(data.get("limits")) else {}
-    kept = {key: value for key, value in data.items() if key in _KEYS - {"type", "limits"}}
-    job = {**kept, **_mapping(trial), "command": command, "inputs": inputs, **({"limits": limits} if limits else {})}
+    fields = {key: value for key, value in data.items() if key in _KEYS - {"type", "limits"}}
+    job = {**fields, **_mapping(trial), "command": command, "inputs": inputs, **({"limits": limits} if limits else {})}
     return _original(job, "the trial of a sweep file of Azure ML", folder, lost)
 
 
@@ -252,8 +252,8 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
         fields = _environment_file(fields.removeprefix("file:"), folder)
     if not isinstance(fields, Mapping):
         return fields
-    named = ("asset_name", "asset_version", "description")  # the SDK ignores `name` and `version` in a job file
-    definition: dict[str, Any] = {key: str(fields[key]) for key in named if fields.get(key) is not None}
+    keys = ("asset_name", "asset_version", "description")  # the SDK ignores `name` and `version` in a job file
+    definition: dict[str, Any] = {key: str(fields[key]) for key in keys if fields.get(key) is not None}
     definition["tags"] = {key: _text(value) for key, value in _mapping(fields.get("tags")).items()}
     build = fields.get("build")
     if isinstance(build, Mapping):

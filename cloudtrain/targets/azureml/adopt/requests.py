@@ -62,11 +62,11 @@ def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: s
     identity = str(data.get("id", ""))
     name = str(data.get("name") or identity.rpartition("/")[2] or "")
     settings = workspace_in(data)
-    answered = "id" in data or "status" in properties or "systemData" in data
-    words = "what the service says of a command job" if answered else "the body of a command job"
+    is_answer = "id" in data or "status" in properties or "systemData" in data
+    words = "what the service says of a command job" if is_answer else "the body of a command job"
     if kind == "command":
         body = {key: value for key, value in properties.items() if key not in _READ_ONLY}
-        if answered:
+        if is_answer:
             body |= {
                 field: {key: value for key, value in body[field].items() if not is_added(key, value)} or None
                 for field, is_added in _ADDED.items()
@@ -84,12 +84,12 @@ def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: s
 def _trial(properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None) -> Original:
     """Return a sweep's trial as a command job; the parameters that the sweep searches become inputs."""
     trial = properties.get("trial") or {}
-    kept = ("inputs", "outputs", "computeId", "experimentName", "displayName", "description", "tags", "identity")
-    body = {"jobType": "Command", **{key: properties[key] for key in kept if key in properties}, **trial}
-    searched = sorted(properties.get("searchSpace") or {})
+    keys = ("inputs", "outputs", "computeId", "experimentName", "displayName", "description", "tags", "identity")
+    body = {"jobType": "Command", **{key: properties[key] for key in keys if key in properties}, **trial}
+    parameters = sorted(properties.get("searchSpace") or {})
     inputs = dict(body.get("inputs") or {})
     command = str(trial.get("command", ""))
-    for parameter in searched:
+    for parameter in parameters:
         command = command.replace(f"${{{{search_space.{parameter}}}}}", f"${{{{inputs.{parameter}}}}}")
         inputs[parameter] = {"jobInputType": "literal", "value": "0"}
     body |= {"command": command, "inputs": inputs}
@@ -241,8 +241,8 @@ def _input(item: Mapping[str, Any]) -> dict[str, Any]:
 def with_prefix(uri: object) -> str:
     """Return a reference to an asset as `azureml:NAME:VERSION`, and any other address unchanged."""
     text = str(uri)
-    named = text.partition(":")[0]
-    short = text.count(":") == 1 and "/" not in text and named not in ("azureml", "http", "https")
+    prefix = text.partition(":")[0]
+    short = text.count(":") == 1 and "/" not in text and prefix not in ("azureml", "http", "https")
     return f"azureml:{text}" if short or ("@" in text and "/" not in text and ":" not in text) else text
 
 
@@ -341,8 +341,8 @@ class AzureMLAdopter:
         account = account_of(settings, {"AZURE_CONFIG_DIR": "/nonexistent"}, File("/nonexistent"))
         environment = original.request["properties"].get("environmentId")
         conda = environment.get("condaFile") if isinstance(environment, Mapping) else None
-        built = UNREAD if isinstance(environment, Mapping) and "build" in environment else None
-        return draft_context(original.name or _NOBODY, account, conda=conda, build=built)
+        build = UNREAD if isinstance(environment, Mapping) and "build" in environment else None
+        return draft_context(original.name or _NOBODY, account, conda=conda, build=build)
 
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
@@ -350,19 +350,19 @@ class AzureMLAdopter:
         """Short ids become the full ids that the SDK sends. The property that marks cloudtrain's runs is left out, and
         a fixed text replaces the code's id."""
         body: dict[str, Any] = json.loads(json.dumps(request["properties"]))
-        renewed = [("name", "every run gets a name of its own")]
+        changes = [("name", "every run gets a name of its own")]
         properties = body.get("properties") or {}
         properties.pop(RUN_PROPERTY, None)
         if plan is not None:
-            renewed.append((f"properties.{RUN_PROPERTY}", "the property makes the run known to cloudtrain"))
+            changes.append((f"properties.{RUN_PROPERTY}", "the property makes the run known to cloudtrain"))
         if body.get("codeId") is not None:
             body["codeId"] = _CODE
-            renewed.append(("codeId", "cloudtrain uploads the code under the hash of its content"))
+            changes.append(("codeId", "cloudtrain uploads the code under the hash of its content"))
         if body.get("displayName") in (None, context.run_name):
             body.pop("displayName", None)
-            renewed.append(("displayName", "the run's name is used if the job has no display name"))
+            changes.append(("displayName", "the run's name is used if the job has no display name"))
         body.setdefault("experimentName", DEFAULT_EXPERIMENT)
-        body["environmentId"] = self._environment(body.get("environmentId"), context, plan, renewed)
+        body["environmentId"] = self._environment(body.get("environmentId"), context, plan, changes)
         workspace = context.account.workspace_id
         if body.get("computeId"):
             body["computeId"] = compute_id(workspace, body["computeId"])
@@ -371,23 +371,23 @@ class AzureMLAdopter:
                 uri, kind = with_prefix(item["uri"]), "models" if item.get("jobInputType") in MODELS else "data"
                 if is_local(uri) or uri.startswith(f"{LOCAL_UPLOAD}/{UNREAD}/"):
                     uri = _DATA
-                    renewed.append(("inputs", "data of this machine is uploaded under the hash of its content"))
+                    changes.append(("inputs", "data of this machine is uploaded under the hash of its content"))
                 item["uri"] = asset_id(workspace, uri, kind) or uri
         if (body.get("queueSettings") or {}).get("jobTier") == "Null":  # the service's word for a body without a tier
             del body["queueSettings"]["jobTier"]
         timeout = (body.get("limits") or {}).get("timeout")
         if timeout is not None and duration_seconds(timeout) is not None:
             body["limits"] = {**body["limits"], "timeout": f"PT{duration_seconds(timeout)}S"}
-        return Comparable({"properties": _without_empty(body)}, tuple(renewed))
+        return Comparable({"properties": _without_empty(body)}, tuple(changes))
 
     def _environment(
-        self, environment: object, context: CompileContext, plan: Plan | None, renewed: list[tuple[str, str]]
+        self, environment: object, context: CompileContext, plan: Plan | None, changes: list[tuple[str, str]]
     ) -> Any:
         """Return the definition of an environment that is not registered yet, or the complete id of a registered
-        environment. If the id is different in each submission, add its field to `renewed`."""
+        environment. If the id is different in each submission, add its field to `changes`."""
         if isinstance(environment, Mapping):
             if not environment.get("asset_version"):
-                renewed.append(("environmentId", _WHY_ENVIRONMENT))
+                changes.append(("environmentId", _WHY_ENVIRONMENT))
             return {"defined as": _definition(environment)}
         upload = next((item for item in plan.uploads if item.destination == environment), None) if plan else None
         if upload is not None and upload.content is not None:
@@ -444,8 +444,8 @@ def _without_empty(value: Any) -> Any:
     """Return the value without null and empty fields and `isArchived: false`, which the service treats as missing."""
     if not isinstance(value, Mapping):
         return value
-    kept = {key: _without_empty(item) for key, item in value.items() if not (key == "isArchived" and item is False)}
-    return {key: item for key, item in kept.items() if item not in (None, {}, [])}
+    fields = {key: _without_empty(item) for key, item in value.items() if not (key == "isArchived" and item is False)}
+    return {key: item for key, item in fields.items() if item not in (None, {}, [])}
 
 
 _MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")

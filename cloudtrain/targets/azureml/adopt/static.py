@@ -46,8 +46,8 @@ def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] 
         if call.name.rpartition(".")[2] in ("command", "CommandJob") and is_job:
             later = {one.name.removeprefix(f"{call.name}()."): one.keywords for one in calls}
             unknown: dict[str, str] = {}
-            named = {name: said(value, f"[azureml] {name}", unknown) for name, value in _workspace(calls).items()}
-            workspace = {name: value for name, value in named.items() if value is not None}
+            values = {name: said(value, f"[azureml] {name}", unknown) for name, value in _workspace(calls).items()}
+            workspace = {name: value for name, value in values.items() if value is not None}
             return _draft(
                 call, later.get("set_resources", {}), later.get("set_limits", {}), workspace, unknown
             ), unknown
@@ -62,17 +62,17 @@ def _draft(
     unknown: dict[str, str],
 ) -> Draft:
     fields = {name: _plain(value) for name, value in call.keywords.items() if name not in _RESOURCES}
-    sized = {name: call.keywords[name] for name in _RESOURCES if name in call.keywords} | resources
-    if sized:
-        held = fields.get("resources")
-        fields["resources"] = {**(held if isinstance(held, dict) else {}), **sized}
+    sizes = {name: call.keywords[name] for name in _RESOURCES if name in call.keywords} | resources
+    if sizes:
+        own_resources = fields.get("resources")
+        fields["resources"] = {**(own_resources if isinstance(own_resources, dict) else {}), **sizes}
     data = said(fields | ({"limits": limits} if limits else {}), "", unknown)
     data.setdefault("command", _FILL_IN)
     inputs = fields.get("inputs")
     for name in inputs if isinstance(inputs, dict) else ():
-        held = data["inputs"].setdefault(name, _FILL_IN)
-        if isinstance(held, dict) and not {"path", "value"} & held.keys():
-            held["path"] = f"azureml:{_FILL_IN}:1"
+        item = data["inputs"].setdefault(name, _FILL_IN)
+        if isinstance(item, dict) and not {"path", "value"} & item.keys():
+            item["path"] = f"azureml:{_FILL_IN}:1"
     environment, conda = data.get("environment"), None
     if isinstance(environment, dict):
         conda = environment.pop("conda_file", None)

@@ -111,12 +111,12 @@ def network_variables(job: TrainingJob, machines: MachineGroup, environment: str
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "mpi":
         # deepspeed.comm reads it without a default under Azure ML's MPI, and fails with a KeyError.
         variables["NCCL_SOCKET_IFNAME"] = INTERFACE
-    known = machines.known
-    if machines.count == 1 or known is None or not known.gpus or known.interconnect != "rdma":
+    row = machines.known
+    if machines.count == 1 or row is None or not row.gpus or row.interconnect != "rdma":
         return variables
     sends_by_mpi = isinstance(job.distribution, MPI)
     variables |= {name: value for name, value in INFINIBAND.items() if not (sends_by_mpi and name in _OF_MPI)}
-    if known.family in _TOPOLOGY_FAMILIES and "/environments/acpt-" in environment:
+    if row.family in _TOPOLOGY_FAMILIES and "/environments/acpt-" in environment:
         variables["NCCL_TOPO_FILE"] = TOPOLOGY
     return variables
 
@@ -236,10 +236,10 @@ def _spot_problems(target: AzureML) -> Iterator[Problem]:
 
 
 def _identity(target: AzureML) -> dict[str, str] | None:
-    ids = {"clientId": target.managed_identity_client_id, "resourceId": target.managed_identity_resource_id}
-    named = {field: written for field, written in ids.items() if written}
-    kind = target.identity or ("managed" if named else None)
-    return None if kind is None else {"identityType": IDENTITIES[kind], **named}
+    fields = {"clientId": target.managed_identity_client_id, "resourceId": target.managed_identity_resource_id}
+    ids = {field: value for field, value in fields.items() if value}
+    kind = target.identity or ("managed" if ids else None)
+    return None if kind is None else {"identityType": IDENTITIES[kind], **ids}
 
 
 def _notifications(target: AzureML) -> dict[str, list[str]] | None:
@@ -302,12 +302,12 @@ def summary(
 
 
 def _instances(machines: MachineGroup, body: Body) -> str:
-    known, count = machines.known, machines.count
-    if known is None:
+    row, count = machines.known, machines.count
+    if row is None:
         left_open = "any type" if body.compute is None else "the type of the cluster"
         return f"{count} x {machines.instance_type or left_open}"
-    network = ", InfiniBand" if known.interconnect == "rdma" and count > 1 else ""
-    return f"{count} x {known.name} ({known.hardware}{network})"
+    network = ", InfiniBand" if row.interconnect == "rdma" and count > 1 else ""
+    return f"{count} x {row.name} ({row.hardware}{network})"
 
 
 def _processes(processes: Processes, instances: int) -> str:
@@ -443,5 +443,5 @@ def _uploads(parts: Parts, request: Mapping[str, Any]) -> list[Upload]:
     uploads = [Upload("code", bundle.sha256, code, bundle.size, bundle.file_count)]
     if parts.environment.upload is not None:
         uploads.append(parts.environment.upload)
-    named = [request["properties"].get("codeId"), request["properties"].get("environmentId")]
-    return [upload for upload in uploads if upload.destination in named]
+    ids = [request["properties"].get("codeId"), request["properties"].get("environmentId")]
+    return [upload for upload in uploads if upload.destination in ids]

@@ -137,8 +137,8 @@ def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem
         message = f"`{item.azureml}`: `latest` is the only label that Azure ML's tools look up"
         name = item.azureml.partition("@")[0]
         hint = f"name a version: `{name}:1`, or write `{name}@latest`"
-    elif (meant := asset_meant(item.azureml)) is not None:
-        name, version = meant
+    elif (reference := asset_meant(item.azureml)) is not None:
+        name, version = reference
         message = f"`{item.azureml}` names no version of a data asset"
         hint = f"name one: `azureml:{name}:1`; `az ml data list --name {name}` lists them"
         hint = hint if version is None else f"write `azureml:{name}:{version}`"
@@ -176,10 +176,10 @@ class ChosenEnvironment(NamedTuple):
 def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironment:
     environment = job.environment
     image = environment.image.of("azureml") if environment.image else None
-    registered = environment.of("azureml")
-    if registered is not None:
+    reference = environment.of("azureml")
+    if reference is not None:
         _refuse_names(environment)
-        return ChosenEnvironment(_registered_id(registered, context.account.workspace_id))
+        return ChosenEnvironment(_registered_id(reference, context.account.workspace_id))
     if environment.build is not None:
         if image is not None or environment.conda_file is not None:
             raise _wrong("build", "an environment is either built from a Dockerfile or made of an image", "remove one")
@@ -200,15 +200,15 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
     return ChosenEnvironment(_curated_id(environment.framework, environment.version))
 
 
-def _registered_id(written: str, workspace_id: str) -> str:
-    asset = asset_id(workspace_id, written, "environments")
+def _registered_id(reference: str, workspace_id: str) -> str:
+    asset = asset_id(workspace_id, reference, "environments")
     if asset is not None:
         return asset
-    name, version = asset_meant(written) or (written.removeprefix("azureml:").partition("@")[0], None)
-    if is_label(written):
-        message = f"`{written}`: `latest` is the only label that Azure ML's tools look up"
+    name, version = asset_meant(reference) or (reference.removeprefix("azureml:").partition("@")[0], None)
+    if is_label(reference):
+        message = f"`{reference}`: `latest` is the only label that Azure ML's tools look up"
     else:
-        message = f"`{written}` names no version of an environment"
+        message = f"`{reference}` names no version of an environment"
     hint = f"name one: `azureml:{name}:1`; `az ml environment list -n {name}` lists them, and `@latest` is the newest"
     raise _wrong("azureml", message, hint if version is None else f"write `azureml:{name}:{version}`")
 
@@ -263,9 +263,9 @@ def _asset(
 
 
 def _curated_id(framework: str, version: str | None) -> str:
-    curated = curated_environment(framework, version)
-    if curated is not None:
-        return curated.id
+    environment = curated_environment(framework, version)
+    if environment is not None:
+        return environment.id
     versions = [row.version for row in CURATED if row.framework == framework]
     if not versions:
         message = f"Azure ML has no curated environment for `{framework}`"
@@ -367,12 +367,12 @@ def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[st
     """Map a job's results (`model`, `checkpoint`, `outputs/NAME`) to their addresses, which include the workspace.
     `body` is that of the PUT, or of the answer that describes the job; `workspace` is an ARM id."""
     outputs = body["properties"].get("outputs") or {}
-    named = {
+    uris = {
         name: str(output.get("uri") or f"{DEFAULT_STORE}/azureml/{run_name}/{name}/")
         for name, output in outputs.items()
         if name != _SERVICES_OUTPUT and output and isinstance(output, Mapping)
     }
-    return {name if name in NAMED_RESULTS else f"outputs/{name}": _long(uri, workspace) for name, uri in named.items()}
+    return {name if name in NAMED_RESULTS else f"outputs/{name}": _long(uri, workspace) for name, uri in uris.items()}
 
 
 def _long(uri: str, workspace: str) -> str:

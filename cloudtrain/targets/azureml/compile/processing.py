@@ -102,11 +102,11 @@ def _shard_problems(name: str, item: Input) -> Iterator[Problem]:
 
 
 def _notes(job: ProcessingJob) -> Iterator[str]:
-    copied = [f"`{name}`" for name, item in job.inputs.items() if item.shard and item.mode == "download"]
-    if copied and job.resources.instance_count > 1:
-        names = ", ".join(copied)
+    copies = [f"`{name}`" for name, item in job.inputs.items() if item.shard and item.mode == "download"]
+    if copies and job.resources.instance_count > 1:
+        names = ", ".join(copies)
         yield f"every instance downloads all of {names} before it takes its share; `mode: mount` reads its share only"
-    placed = [f"`{name}`" for name, item in job.inputs.items() if item.path is not None]
-    placed += [f"`{name}`" for name, item in job.outputs.items() if item.path is not None]
-    if placed:
-        yield f"`path` has no effect on Azure ML, which itself chooses the path of {', '.join(placed)}"
+    paths = [f"`{name}`" for name, item in job.inputs.items() if item.path is not None]
+    paths += [f"`{name}`" for name, item in job.outputs.items() if item.path is not None]
+    if paths:
+        yield f"`path` has no effect on Azure ML, which itself chooses the path of {', '.join(paths)}"

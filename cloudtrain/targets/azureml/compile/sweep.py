@@ -37,11 +37,11 @@ def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext
     """Return the plan of a sweep. Its request is the body of a sweep job."""
     trial = compile_azureml(sweep.job, target, context)
     marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in enumerate(sweep.space.ranges)}
-    marked = compile_azureml(sweep.trial_job(marks), target, context)
-    properties = marked.request["properties"]
-    refused = [Problem(path, text, hint, code="CT061") for path, text, hint in _cannot(sweep, properties)]
-    if refused:
-        raise JobError(refused)
+    plan = compile_azureml(sweep.trial_job(marks), target, context)
+    properties = plan.request["properties"]
+    problems = [Problem(path, text, hint, code="CT061") for path, text, hint in _cannot(sweep, properties)]
+    if problems:
+        raise JobError(problems)
     return Plan(
         target=trial.target,
         run_name=trial.run_name,
@@ -60,7 +60,7 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
     command = job["command"]
     for name, mark in marks.items():
         command = command.replace(mark, f"${{{{search_space.{name}}}}}")
-    kept = {key: value for key, value in job.items() if key not in (*_TRIAL, *_DROPPED, "jobType", "command", "limits")}
+    base = {key: value for key, value in job.items() if key not in (*_TRIAL, *_DROPPED, "jobType", "command", "limits")}
     limits: dict[str, Any] = {
         "jobLimitsType": "Sweep",
         "maxTotalTrials": sweep.trial_count,
@@ -74,7 +74,7 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
         limits["trialTimeout"] = job["limits"]["timeout"]
     body = {
         "jobType": "Sweep",
-        **kept,
+        **base,
         "experimentName": sweep.name if job["experimentName"] == sweep.job.name else job["experimentName"],
         "searchSpace": {name: _expression(item) for name, item in sweep.space.ranges.items()},
         "samplingAlgorithm": _algorithm(sweep),
@@ -145,8 +145,9 @@ def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
     for name, item in (job.get("outputs") or {}).items():
         if item and item.get("uri"):
             message = f"the output `{name}` has one address, which all trials of Azure ML's sweep would share"
-            kept = name == "checkpoint"
-            path, less = (("job", name), "remove it") if kept else (("job", "outputs", name), "leave out its address")
+            is_checkpoint = name == "checkpoint"
+            path = ("job", name) if is_checkpoint else ("job", "outputs", name)
+            less = "remove it" if is_checkpoint else "leave out its address"
             yield path, message, f"{less}, or {_ALTERNATIVE}"
     for name, item in sweep.space.ranges.items():
         yield from ((("search", name), message, hint) for message, hint in _cannot_search(sweep, name, item))

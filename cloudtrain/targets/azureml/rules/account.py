@@ -191,10 +191,10 @@ def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
     month, which is not accepted.
     """
     reading = read(subject)
-    written = reading.body.mapping("limits").get("timeout")
-    if written is not None and not reading.body.max_runtime:
+    timeout = reading.body.mapping("limits").get("timeout")
+    if timeout is not None and not reading.body.max_runtime:
         yield Fault(
-            f"`timeout` must be an ISO 8601 duration like `PT2H`, not `{written}`",
+            f"`timeout` must be an ISO 8601 duration like `PT2H`, not `{timeout}`",
             "remove it from the overrides, and write for example `max_runtime: 2h`",
             reading.place(("limits", "timeout"), ("max_runtime",)),
         )
@@ -326,8 +326,8 @@ def without_infiniband(subject: Subject) -> Iterator[Fault]:
     `cloudtrain instances --target azureml --interconnect infiniband` lists them. One larger instance with as many GPUs
     needs no network at all. If you mean to use Ethernet, write `interconnect: ethernet` under `resources`.
     """
-    known = read(subject).group.known
-    if known is not None and has_rdma_somewhere(known):
+    row = read(subject).group.known
+    if row is not None and has_rdma_somewhere(row):
         yield from over_ethernet(subject, "AZ203")
 
 
@@ -339,12 +339,12 @@ def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
     NCCL, and therefore PyTorch and Horovod, fall back to Ethernet.
     """
     machines = read(subject).group
-    known = machines.known
-    if needs_network(subject) and known and known.fabric == "infiniband" and known.interconnect != "rdma":
+    row = machines.known
+    if needs_network(subject) and row and row.fabric == "infiniband" and row.interconnect != "rdma":
         yield Fault(
-            f"`{known.name}` has InfiniBand without SR-IOV, which NCCL cannot use, and this job runs on "
+            f"`{row.name}` has InfiniBand without SR-IOV, which NCCL cannot use, and this job runs on "
             f"{plural(machines.count, 'instance')}",
-            instead(subject, known, "AZ204"),
+            instead(subject, row, "AZ204"),
             machines.path,
         )
 
@@ -360,15 +360,15 @@ def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
     machines = read(subject).group
     if not machines.instance_type or machines.known is not None or not needs_network(subject):
         return
-    said = guess(machines.instance_type)
-    if said is None or not (said.gpu or machines.instance_type.casefold().startswith("standard_n")):
+    properties = guess(machines.instance_type)
+    if properties is None or not (properties.gpu or machines.instance_type.casefold().startswith("standard_n")):
         return
-    fact = 'interconnect = "rdma"' if said.has_infiniband else 'interconnect = "ethernet"'
+    fact = 'interconnect = "rdma"' if properties.has_infiniband else 'interconnect = "ethernet"'
     where = f'`[azureml."{machines.instance_type}"]` in `instances.toml`'
     hint = f"if you know better, write `{fact}` with the `vcpus` and `memory_gib` of the type under {where}"
-    if not said.has_infiniband:
+    if not properties.has_infiniband:
         hint = f"`cloudtrain instances --target azureml --interconnect infiniband` lists types with it; {hint}"
-    yield Fault(f"{said.text}; this job runs on {plural(machines.count, 'instance')}", hint, machines.path)
+    yield Fault(f"{properties.text}; this job runs on {plural(machines.count, 'instance')}", hint, machines.path)
 
 
 @rule("AZ206", Level.ERROR)
@@ -426,11 +426,11 @@ def instance_count(subject: Subject) -> Iterator[Fault]:
     document the service's reaction.
     """
     reading = read(subject)
-    written = reading.body.mapping("resources").get("instanceCount", 1)
-    if not is_whole(written, 1):
-        shown = f'"{written}"' if isinstance(written, str) else written
+    count = reading.body.mapping("resources").get("instanceCount", 1)
+    if not is_whole(count, 1):
+        text = f'"{count}"' if isinstance(count, str) else count
         hint = "set `resources.instance_count` to 1 or more, and remove it from the overrides"
-        yield Fault(f"`instanceCount` must be a whole number of at least 1, not `{shown}`", hint, reading.count_path)
+        yield Fault(f"`instanceCount` must be a whole number of at least 1, not `{text}`", hint, reading.count_path)
 
 
 @rule("AZ211", Level.WARNING)
@@ -442,8 +442,8 @@ def no_infiniband_for_this_gpu(subject: Subject) -> Iterator[Fault]:
     than several instances with small GPUs. If you mean to use Ethernet, write `interconnect: ethernet` under
     `resources`.
     """
-    known = read(subject).group.known
-    if known is not None and not has_rdma_somewhere(known):
+    row = read(subject).group.known
+    if row is not None and not has_rdma_somewhere(row):
         yield from over_ethernet(subject, "AZ211")
 
 

@@ -28,10 +28,10 @@ def shared_memory_size(subject: Subject) -> Iterator[Fault]:
     `k`, `m` and `g` (documentation, YAML schema of the command job).
     """
     reading = read(subject)
-    written = reading.body.mapping("resources").get("shmSize")
-    if written is not None and not (isinstance(written, str) and _SIZE.fullmatch(written)):
+    size = reading.body.mapping("resources").get("shmSize")
+    if size is not None and not (isinstance(size, str) and _SIZE.fullmatch(size)):
         yield Fault(
-            f"`shmSize` must be a size like `64g`, not `{written}`",
+            f"`shmSize` must be a size like `64g`, not `{size}`",
             "remove it from the overrides, and write for example `shm_size: 64g` under `resources`",
             reading.place(("resources", "shmSize"), ("resources", "shm_size")),
         )
@@ -140,8 +140,8 @@ def managed_identity(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     identity = reading.body.mapping("identity")
-    named = any(identity.get(field) for field in ("clientId", "objectId", "resourceId"))
-    if identity.get("identityType") == "Managed" and not named and reading.body.compute is None:
+    has_id = any(identity.get(field) for field in ("clientId", "objectId", "resourceId"))
+    if identity.get("identityType") == "Managed" and not has_id and reading.body.compute is None:
         yield Fault(
             "a serverless job cannot act as a system-assigned identity",
             'add `managed_identity_client_id = "..."`, or write `identity = "user"`, under `[azureml]`',
@@ -156,11 +156,11 @@ def client_id(subject: Subject) -> Iterator[Fault]:
     Write the GUID that `az identity show --query clientId` prints, not the identity's name or resource id.
     """
     reading = read(subject)
-    written = reading.body.mapping("identity").get("clientId")
-    if isinstance(written, str) and not _CLIENT_ID.fullmatch(written):
-        name = written.rpartition("/")[2]
+    value = reading.body.mapping("identity").get("clientId")
+    if isinstance(value, str) and not _CLIENT_ID.fullmatch(value):
+        name = value.rpartition("/")[2]
         yield Fault(
-            f"`{written}` is not the client id of a managed identity",
+            f"`{value}` is not the client id of a managed identity",
             f"`az identity show --name {name} --resource-group GROUP --query clientId` prints it",
             reading.place(("identity", "clientId")),
         )
@@ -175,8 +175,8 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
     """
     kinds = [name for kind in ("SSH", "JupyterLab", "VSCode") for name in _services(subject, kind)]
     if kinds and read(subject).body.mapping("limits").get("timeout") is None:
-        shown = ", ".join(f"`{name}`" for name in kinds)
-        message = f"the job has {plural(len(kinds), 'interactive service')} ({shown}) and no time limit"
+        names = ", ".join(f"`{name}`" for name in kinds)
+        message = f"the job has {plural(len(kinds), 'interactive service')} ({names}) and no time limit"
         yield Fault(message, "add for example `max_runtime: 4h`")
 
 
@@ -193,8 +193,8 @@ def _docker_path(subject: Subject) -> ValuePath:
 def _docker_words(subject: Subject) -> list[str]:
     """Return the docker options, split into words; options that cannot be parsed are left out."""
     resources = read(subject).body.mapping("resources")
-    listed, text = resources.get("dockerArgsList"), resources.get("dockerArgs")
-    words = [str(word) for word in listed] if isinstance(listed, list) else []
+    arguments, text = resources.get("dockerArgsList"), resources.get("dockerArgs")
+    words = [str(word) for word in arguments] if isinstance(arguments, list) else []
     try:
         return [*words, *(shlex.split(text) if isinstance(text, str) else [])]
     except ValueError:
@@ -224,8 +224,8 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
     `version` select the newest build on purpose, because Microsoft removes old builds.)
     """
     reading = read(subject)
-    written = reading.body.text("environmentId")
-    if label := parse_label(written):
+    environment_id = reading.body.text("environmentId")
+    if label := parse_label(environment_id):
         yield Fault(
             f"the version of `{label.name}@latest` can change; a submit sends the version of that moment",
             f"add `--pin`, or write `azureml:{label.name}:VERSION`; `az ml environment list --name {label.name}` lists "
@@ -233,9 +233,9 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
             reading.environment_path,
         )
         return
-    match = _LABEL.fullmatch(written)
+    match = _LABEL.fullmatch(environment_id)
     if match and (subject.job.environment.of("azureml") or reading.overridden("environmentId")):
-        start = written.partition("/labels/")[0]
+        start = environment_id.partition("/labels/")[0]
         registry = re.search(r"/registries/([^/]+)/", start)
         lists = f"`az ml environment list --name {match['name']}" + (
             f" --registry-name {registry[1]}`" if registry else "`"
@@ -272,14 +272,14 @@ def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
     fails at once with "exec format error". This rule reads the image's architecture from its name.
     """
     reading = read(subject)
-    known, name = reading.group.known, reading.environment_name
-    if known is None or subject.processing is not None:
+    row, name = reading.group.known, reading.environment_name
+    if row is None or subject.processing is not None:
         return
-    other = "x86_64" if known.architecture == "arm64" else "arm64"
-    if _says(name, other) and not _says(name, known.architecture):
+    other = "x86_64" if row.architecture == "arm64" else "arm64"
+    if _says(name, other) and not _says(name, row.architecture):
         yield Fault(
-            f"`{name}` is for {_PROCESSOR[other]}, and `{known.name}` has {_PROCESSOR[known.architecture]}",
-            f"use an image for {known.architecture}, or another type",
+            f"`{name}` is for {_PROCESSOR[other]}, and `{row.name}` has {_PROCESSOR[row.architecture]}",
+            f"use an image for {row.architecture}, or another type",
             reading.environment_path,
         )
 
@@ -293,10 +293,10 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
     `docker manifest inspect`.
     """
     reading = read(subject)
-    known, name = reading.group.known, reading.environment_name
-    if known is not None and known.architecture == "arm64" and not any(_says(name, each) for each in _ARCHITECTURES):
+    row, name = reading.group.known, reading.environment_name
+    if row is not None and row.architecture == "arm64" and not any(_says(name, each) for each in _ARCHITECTURES):
         yield Fault(
-            f"`{known.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it supports them",
+            f"`{row.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it supports them",
             "use an image for arm64, or add `--ignore AZ604` if `docker manifest inspect IMAGE` lists arm64",
             reading.environment_path,
         )
@@ -310,16 +310,16 @@ def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
     CPU, or fails, and you still pay for the GPUs. Azure ML's curated environments are for CUDA.
     """
     reading = read(subject)
-    known, name = reading.group.known, reading.environment_name
-    if known is None or not known.gpus:
+    row, name = reading.group.known, reading.environment_name
+    if row is None or not row.gpus:
         return
-    is_amd = known.gpu.startswith("MI")
+    is_amd = row.gpu.startswith("MI")
     is_wrong = _CUDA.search(name.casefold()) if is_amd else _ROCM.search(name.casefold())
     if is_wrong and not (_ROCM if is_amd else _CUDA).search(name.casefold()):
-        made, has = ("CUDA", "AMD") if is_amd else ("ROCm", "NVIDIA")
+        platform, vendor = ("CUDA", "AMD") if is_amd else ("ROCm", "NVIDIA")
         hint = "use an image with ROCm, `rocm/pytorch:TAG` for example" if is_amd else "use an image with CUDA"
         yield Fault(
-            f"`{name}` is made for {made}, and `{known.name}` has {has} GPUs ({known.hardware})",
+            f"`{name}` is made for {platform}, and `{row.name}` has {vendor} GPUs ({row.hardware})",
             hint,
             reading.environment_path,
         )
@@ -333,10 +333,10 @@ def cpu_image_on_gpus(subject: Subject) -> Iterator[Fault]:
     them.
     """
     reading = read(subject)
-    known, name = reading.group.known, reading.environment_name
-    if known is not None and known.gpus and _CPU.search(name.casefold()) and not _CUDA.search(name.casefold()):
+    row, name = reading.group.known, reading.environment_name
+    if row is not None and row.gpus and _CPU.search(name.casefold()) and not _CUDA.search(name.casefold()):
         yield Fault(
-            f"`{name}` is made for CPUs, and `{known.name}` has {known.hardware}",
+            f"`{name}` is made for CPUs, and `{row.name}` has {row.hardware}",
             "use an environment with CUDA, or a type without GPUs",
             reading.environment_path,
         )
@@ -387,8 +387,8 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
     `AZUREML_COMMON_RUNTIME_...` and other variables that users may set.
     """
     for name in read(subject).body.mapping("environmentVariables"):
-        seen = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")  # CT204 reports these
-        if _OF_SERVICE.fullmatch(name) and not seen:
+        is_reported = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")  # CT204 reports these
+        if _OF_SERVICE.fullmatch(name) and not is_reported:
             message = f"Azure ML sets `{name}` itself, for each process"
             path = _path(subject, name)
             yield Fault(message, f"remove `{'' if path[-1] == name else '-x '}{name}`", path)
@@ -418,11 +418,11 @@ def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
     With `NCCL_IB_DISABLE=1`, all gradients travel over Ethernet at a fraction of the speed. On a machine with
     InfiniBand this is useful only to find network errors.
     """
-    known, value = read(subject).group.known, _value(subject, "NCCL_IB_DISABLE")
-    if _over_instances(subject) and known and known.interconnect == "rdma" and value.casefold() in _TRUE:
-        speed = f"{known.network_gbps:,.0f} Gb/s of " if known.network_gbps else ""
+    row, value = read(subject).group.known, _value(subject, "NCCL_IB_DISABLE")
+    if _over_instances(subject) and row and row.interconnect == "rdma" and value.casefold() in _TRUE:
+        speed = f"{row.network_gbps:,.0f} Gb/s of " if row.network_gbps else ""
         yield Fault(
-            f"`NCCL_IB_DISABLE={value}` switches off the {speed}InfiniBand of `{known.name}`",
+            f"`NCCL_IB_DISABLE={value}` switches off the {speed}InfiniBand of `{row.name}`",
             "remove `NCCL_IB_DISABLE`",
             _path(subject, "NCCL_IB_DISABLE"),
         )
@@ -437,11 +437,11 @@ def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     value, count = _value(subject, "CUDA_VISIBLE_DEVICES"), reading.body.processes_per_instance
-    shown = len([device for device in value.split(",") if device.strip()])
+    gpu_count = len([device for device in value.split(",") if device.strip()])
     is_set = "CUDA_VISIBLE_DEVICES" in reading.body.mapping("environmentVariables")
-    if is_set and reading.body.kind in ("PyTorch", "Mpi") and reading.group.device != "cpu" and shown < count:
+    if is_set and reading.body.kind in ("PyTorch", "Mpi") and reading.group.device != "cpu" and gpu_count < count:
         yield Fault(
-            f"`CUDA_VISIBLE_DEVICES={value}` shows {plural(shown, 'GPU')} to each of {plural(count, 'process')}",
+            f"`CUDA_VISIBLE_DEVICES={value}` shows {plural(gpu_count, 'GPU')} to each of {plural(count, 'process')}",
             "remove it, and let each process use the GPU with the number `LOCAL_RANK`",
             _path(subject, "CUDA_VISIBLE_DEVICES"),
         )

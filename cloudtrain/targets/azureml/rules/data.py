@@ -44,14 +44,14 @@ def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
     this mistake (azure-ai-ml 1.35.2).
     """
     reading = read(subject)
-    found = reading.body
-    known = [
-        f"{kind}.{name}" for kind, names in (("inputs", found.inputs), ("outputs", found.outputs)) for name in names
+    body = reading.body
+    candidates = [
+        f"{kind}.{name}" for kind, names in (("inputs", body.inputs), ("outputs", body.outputs)) for name in names
     ]
-    for reference in find_references(found.command):
-        if reference.inner not in known:
+    for reference in find_references(body.command):
+        if reference.inner not in candidates:
             path = reading.place(("command",), ("command",) if subject.job.command else ("entry_point",))
-            hint = did_you_mean(reference.inner, known) or "write the value itself, or add an input"
+            hint = did_you_mean(reference.inner, candidates) or "write the value itself, or add an input"
             yield Fault(
                 f"`{reference.text}` in the command refers to nothing: the job has no such input or output", hint, path
             )
@@ -84,11 +84,11 @@ def not_in_command(subject: Subject) -> Iterator[Fault]:
     command = subject.job.command
     if command is None or subject.processing is not None:
         return
-    named = set(references_in(read(subject).body.command))
+    references = set(references_in(read(subject).body.command))
     for kind, names in (("inputs", subject.job.inputs), ("outputs", subject.job.outputs)):
         for name in names:
             variable = f"AZURE_ML_{kind[:-1].upper()}_{name}"
-            if f"{kind}.{name}" not in named and variable.casefold() not in command.casefold():
+            if f"{kind}.{name}" not in references and variable.casefold() not in command.casefold():
                 message = f"the command does not name the {kind[:-1]} `{name}`"
                 yield Fault(
                     message, f"write `${{{{{kind}.{name}}}}}` where its path belongs, or remove it", (kind, name)
@@ -159,8 +159,8 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
     asset with its name and version: `azureml:NAME:VERSION`.
     """
     body = read(subject).body
-    for kind, named in (("inputs", body.inputs), ("outputs", body.outputs)):
-        for name, item in named.items():
+    for kind, entries in (("inputs", body.inputs), ("outputs", body.outputs)):
+        for name, item in entries.items():
             uri = item.get("uri")
             if not isinstance(uri, str) or not uri.startswith("azureml:"):
                 continue
@@ -245,8 +245,8 @@ def key_in_input(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, hint, _input_path(subject, name))
 
 
-def _with_key(named: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return [name for name, item in named.items() if _SIGNATURE.search(str(item.get("uri") or ""))]
+def _with_key(entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [name for name, item in entries.items() if _SIGNATURE.search(str(item.get("uri") or ""))]
 
 
 def _written_values(subject: Subject) -> Mapping[str, str]:
@@ -301,11 +301,11 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     for name, item in reading.body.inputs.items():
-        if found := parse_label(item.get("uri")):
+        if label := parse_label(item.get("uri")):
             yield Fault(
-                f"input `{name}` uses `{found.name}@latest`, whose version can change; a submit sends the version "
+                f"input `{name}` uses `{label.name}@latest`, whose version can change; a submit sends the version "
                 "of that moment",
-                f"add `--pin`, or write `azureml:{found.name}:VERSION`",
+                f"add `--pin`, or write `azureml:{label.name}:VERSION`",
                 reading.place(("inputs", name, "uri"), ("inputs", name, "azureml")),
             )
 

@@ -162,15 +162,15 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
     import. This rule ignores packages that the job itself installs, with `requirements` or a conda file.
     """
     reading = read(subject)
-    given, name = subject.job.environment, reading.environment_name
+    environment, name = subject.job.environment, reading.environment_name
     says = framework_of(name)
-    needed = missing_framework(subject, says)
-    if says is not None and needed is not None and not subject.processing and not given.conda_file:
+    framework = missing_framework(subject, says)
+    if says is not None and framework is not None and not subject.processing and not environment.conda_file:
         path = reading.environment_path
         instead = f" instead of `{path[-1]}`" if path[-1] in ("azureml", "image") else ""
         yield Fault(
-            f"the environment `{name}` is made for {TITLES[says]}, and the job needs {TITLES[needed]}",
-            f"write `environment: {{framework: {needed}}}`{instead}, or add `requirements`",
+            f"the environment `{name}` is made for {TITLES[says]}, and the job needs {TITLES[framework]}",
+            f"write `environment: {{framework: {framework}}}`{instead}, or add `requirements`",
             path,
         )
 
@@ -215,7 +215,7 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
 
 def _no_count(subject: Subject, name: str, value: object, least: int, field: ValuePath) -> Iterator[Fault]:
     if not is_whole(value, least):
-        shown = f'"{value}"' if isinstance(value, str) else value
+        text = f'"{value}"' if isinstance(value, str) else value
         hint = f"set `{'.'.join(map(str, field))}`, and remove `{name}` from the overrides"
-        message = f"`{name}` must be a whole number of at least {least}, not `{shown}`"
+        message = f"`{name}` must be a whole number of at least {least}, not `{text}`"
         yield Fault(message, hint, read(subject).place(("distribution", name), field))

@@ -59,9 +59,9 @@ def violations(value: object, schema: Schema, path: ValuePath = ()) -> Iterator[
         if not isinstance(value, str) or value.casefold() not in map(str.casefold, schema):
             yield Violation(path, f"{_show_path(path)} cannot be `{value}`", did_you_mean(str(value), schema))
     elif schema and (not isinstance(value, _MATCHES[schema]) or (schema == _WHOLE and isinstance(value, bool))):
-        shown = str(value).lower() if isinstance(value, bool) else value
-        hint = f'write `"{shown}"`' if schema == _TEXT and isinstance(value, int | float) else f"write {schema}"
-        yield Violation(path, f"{_show_path(path)} must be {schema}, not `{shown}`", hint)
+        text = str(value).lower() if isinstance(value, bool) else value
+        hint = f'write `"{text}"`' if schema == _TEXT and isinstance(value, int | float) else f"write {schema}"
+        yield Violation(path, f"{_show_path(path)} must be {schema}, not `{text}`", hint)
 
 
 def _inside(value: Mapping[str, object], schema: Mapping[str, Schema], path: ValuePath) -> Iterator[Violation]:
@@ -135,8 +135,8 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
     submission from another job of the same name, and you could not follow, stop or download the run.
     """
     reading = read(subject)
-    name, written = subject.plan.run_name, reading.body.mapping("properties").get(RUN_PROPERTY)
-    if written != name:
+    name, value = subject.plan.run_name, reading.body.mapping("properties").get(RUN_PROPERTY)
+    if value != name:
         yield Fault(
             f"the overrides change the property `{RUN_PROPERTY}`, by which cloudtrain recognises its own job",
             f"remove `{RUN_PROPERTY}` from `azureml_overrides.properties`",

@@ -124,13 +124,13 @@ _REFUSED = (Denied, Expired)
 
 @dataclass(frozen=True)
 class Piece:
-    """`size` is the size of the whole blob; `created` and `changed` are seconds since the epoch."""
+    """`size` is the size of the whole blob; `created` and `last_modified` are seconds since the epoch."""
 
     data: bytes
     size: int
     etag: str
     created: datetime | None
-    changed: float
+    last_modified: float
 
 
 class Blobs:

@@ -304,10 +304,10 @@ class Client:
         query: Mapping[str, str] | None = None,
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        signed: bool = True,
+        is_signed: bool = True,
     ) -> Any:
         """Send a request, and return the answer's JSON data; an empty dict if the answer has no body, or is `null`, as
-        the answer to a cancel (recorded March 2026). `content` is sent byte for byte. `signed` is False for public
+        the answer to a cancel (recorded March 2026). `content` is sent byte for byte. `is_signed` is False for public
         addresses, which get no token. If Azure rejects the token, cloudtrain gets a new one and tries once more: the
         user may have logged in meanwhile. Raises the `TargetError`s of `provider_errors`, and `SettingsError` for an
         unknown cloud or kind of credential."""
@@ -315,18 +315,18 @@ class Client:
         kind = {"Content-Type": "application/json"} if content else {}
         every_header = {"Accept": "application/json", **kind, **(headers or {})}
         rest = require("azure.core.rest", extra="azureml")
-        url, call = self._url(path) if signed else path, self._call(method, path)
+        url, call = self._url(path) if is_signed else path, self._call(method, path)
 
         def request() -> Any:
             return rest.HttpRequest(method, url, params=parameters, headers=every_header, content=content)
 
         try:
-            return self._answer(request(), signed, call)
+            return self._answer(request(), is_signed, call)
         except Expired:
-            if not signed:
+            if not is_signed:
                 raise
             self.renew()
-            return self._answer(request(), signed, call)
+            return self._answer(request(), is_signed, call)
 
     def renew(self) -> None:
         """Forget the credentials and tokens, so that the next request gets new ones."""
@@ -336,7 +336,7 @@ class Client:
 
     @cached_property
     def cloud(self) -> Cloud:
-        return cloud_of(self.place.cloud, self._environ, lambda url: self.send("GET", url, signed=False))
+        return cloud_of(self.place.cloud, self._environ, lambda url: self.send("GET", url, is_signed=False))
 
     @property
     def credential(self) -> Any:
@@ -364,13 +364,13 @@ class Client:
     @cached_property
     def _services(self) -> dict[str, str]:
         """Map services of the workspace to their addresses, from a public document (`discoveryUrl`)."""
-        services: dict[str, str] = self.send("GET", self.workspace["properties"]["discoveryUrl"], signed=False)
+        services: dict[str, str] = self.send("GET", self.workspace["properties"]["discoveryUrl"], is_signed=False)
         return services
 
-    def _answer(self, request: Any, signed: bool, call: RefusedCall) -> Any:
+    def _answer(self, request: Any, is_signed: bool, call: RefusedCall) -> Any:
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
-            response = self._pipeline(signed).run(request, retry_on_methods=_REPEATABLE).http_response
+            response = self._pipeline(is_signed).run(request, retry_on_methods=_REPEATABLE).http_response
             status, data = response.status_code, response.content
         except (exceptions.AzureError, OSError) as error:
             raise translate_error(error, call) from error
@@ -402,13 +402,13 @@ class Client:
             login=kind_of(place.credential).login,
         )
 
-    def _pipeline(self, signed: bool) -> Any:
+    def _pipeline(self, is_signed: bool) -> Any:
         with self._lock:
-            if signed not in self._pipelines:
-                self._pipelines[signed] = self._new_pipeline(signed)
-            return self._pipelines[signed]
+            if is_signed not in self._pipelines:
+                self._pipelines[is_signed] = self._new_pipeline(is_signed)
+            return self._pipelines[is_signed]
 
-    def _new_pipeline(self, signed: bool) -> Any:
+    def _new_pipeline(self, is_signed: bool) -> Any:
         policies = require("azure.core.pipeline.policies", extra="azureml")
         pipeline = require("azure.core.pipeline", extra="azureml")
         transport = require("azure.core.pipeline.transport", extra="azureml")
@@ -426,7 +426,7 @@ class Client:
                 retry_backoff_max=LONGEST,
             ),
         ]
-        if signed:
+        if is_signed:
             steps.append(policies.BearerTokenCredentialPolicy(self.credential, self.cloud.scope))
         return pipeline.Pipeline(
             transport.RequestsTransport(connection_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT), steps

@@ -88,10 +88,10 @@ class Layout:
                 hint="use `--instance N`",
                 code="CT937",
             )
-        for noun, asked, count in (("rank", rank, self.body.ranks), ("instance", instance, self.body.instances)):
-            if asked is not None and asked >= count:
+        for noun, number, count in (("rank", rank, self.body.ranks), ("instance", instance, self.body.instances)):
+            if number is not None and number >= count:
                 plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
-                raise UsageError(f"the job has no {noun} {asked}", hint=f"the job has {plural}", code="CT937")
+                raise UsageError(f"the job has no {noun} {number}", hint=f"the job has {plural}", code="CT937")
 
 
 class Cutter:
@@ -144,7 +144,7 @@ class LogFile:
         self.offset = 0
         self._etag: str | None = None
         self._created: datetime | None = None
-        self._changed = 0.0
+        self._last_modified = 0.0
         self._last = b""
         self._cutter = Cutter()
         self._lines: deque[LogLine] = deque()
@@ -158,7 +158,7 @@ class LogFile:
             self._keep(self._cutter.rest())
             self.offset, self._etag, self._last = 0, None, b""
             return True
-        self._created, self._changed = piece.created, piece.changed
+        self._created, self._last_modified = piece.created, piece.last_modified
         self.offset += len(piece.data)
         self._last = (self._last + piece.data)[-_OVERLAP:]
         self._keep(self._cutter.feed(piece.data))
@@ -186,7 +186,7 @@ class LogFile:
 
     def _keep(self, texts: Iterator[str]) -> None:
         instance, rank = self.writer
-        self._lines.extend(LogLine(self._changed, instance, rank, "stdout", text) for text in texts)
+        self._lines.extend(LogLine(self._last_modified, instance, rank, "stdout", text) for text in texts)
 
 
 class RunLog:
@@ -271,7 +271,7 @@ class RunLog:
             piece = read(blob, max(size - count, 0), length=count)
             assert piece is not None, "no ETag was named"
             cutter = Cutter()
-            return piece.changed, [*cutter.feed(piece.data), *cutter.rest()]
+            return piece.last_modified, [*cutter.feed(piece.data), *cutter.rest()]
 
         try:
             return self.use_file(file.name, last)
@@ -292,7 +292,7 @@ class RunLog:
             self._refused.add(name)
         where = artifact_place(self._blobs.client.place.workspace_id, self._run, name)
         container = self._blobs.container(where)
-        return container.use(name, lambda opened: operation(opened.get_blob_client(where.path)))
+        return container.use(name, lambda client: operation(client.get_blob_client(where.path)))
 
     def _selects(self, writer: Writer) -> bool:
         return self._rank in (None, writer.rank) and self._instance in (None, writer.instance)

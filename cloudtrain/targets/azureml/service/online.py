@@ -37,33 +37,33 @@ _TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
 def _capacity(client: Client, size: str, count: int, location: str, *, is_spot: bool) -> Iterator[Finding]:
     """Yield the capacity problems of a job that needs `count` machines of a size in one region."""
     sizes = _list_entries(client, location, "vmSizes")
-    offered = next((item for item in sizes if item["name"].lower() == size.lower()), None)
-    if offered is None:
+    offer = next((item for item in sizes if item["name"].lower() == size.lower()), None)
+    if offer is None:
         hint = did_you_mean(size, [item["name"] for item in sizes if item.get("gpus")]) or "name another region"
         yield _finding("AZ909", f"Azure ML offers no {size} in {location}", hint, _TYPE)
         return
-    if is_spot and offered.get("lowPriorityCapable") is False:
+    if is_spot and offer.get("lowPriorityCapable") is False:
         message = f"{size} is not sold as spot capacity in {location}"
         yield _finding("AZ909", message, "remove `spot`, or name another type", _TYPE)
         return
-    needed, usages = int(offered["vCPUs"]) * count, _list_entries(client, location, "usages")
-    names = [_ALL_SPARE] if is_spot else [str(offered["family"]), _ALL]
+    vcpus, usages = int(offer["vCPUs"]) * count, _list_entries(client, location, "usages")
+    names = [_ALL_SPARE] if is_spot else [str(offer["family"]), _ALL]
     for name in names:
         entries = [usage for usage in usages if _is_of(usage, name)]
         if not entries and name != _ALL:
-            message = f"{location} lists no quota `{name}`, so it is not known whether you may use {needed} vCPUs"
+            message = f"{location} lists no quota `{name}`, so it is not known whether you may use {vcpus} vCPUs"
             yield _finding("AZ902", message, "look in the studio, under Quota: https://ml.azure.com/quota", _COUNT)
         for usage in entries:
-            yield from _shortage(usage, needed, f"`{name}` in {location}")
+            yield from _shortage(usage, vcpus, f"`{name}` in {location}")
 
 
-def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[Finding]:
+def _shortage(usage: Mapping[str, Any], vcpus: int, where: str) -> Iterator[Finding]:
     """Report a quota that is too small, or used up by other jobs. A negative quota means unlimited."""
-    limit, used = int(usage["limit"]), int(usage.get("currentValue") or 0)
-    if 0 <= limit < needed:
-        yield _finding("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {needed}", _ASK, _COUNT)
-    elif 0 <= limit < used + needed:
-        message = f"{used} of the {limit} vCPUs of {where} are in use, and the job needs {needed}"
+    limit, used_vcpus = int(usage["limit"]), int(usage.get("currentValue") or 0)
+    if 0 <= limit < vcpus:
+        yield _finding("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {vcpus}", _ASK, _COUNT)
+    elif 0 <= limit < used_vcpus + vcpus:
+        message = f"{used_vcpus} of the {limit} vCPUs of {where} are in use, and the job needs {vcpus}"
         yield _finding("AZ911", message, f"it will wait in the queue; or {_ASK}", _COUNT)
 
 
@@ -105,7 +105,7 @@ class _Question:
 
     client: Client
     plan: Plan
-    expected: str
+    instance_type: str
     """The instance type that the job was planned for."""
     labels: Labels
 
@@ -117,8 +117,8 @@ class _Question:
 _Check = Callable[[_Question], Iterator[Finding]]
 
 
-def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Finding]:
-    """The first check is whether the workspace answers; all others run concurrently. `expected` is the instance type
+def check(client: Client, plan: Plan, instance_type: str, labels: Labels) -> list[Finding]:
+    """The first check is whether the workspace answers; all others run concurrently. `instance_type` is the type
     that the job was planned for, which the body lacks on a cluster. `labels` stores the versions of labels for the
     submit."""
     try:
@@ -131,7 +131,7 @@ def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Fin
         raise  # `--ignore` cannot help here
     except CloudtrainError as error:
         return [_finding("AZ901", error.message, error.hint)]
-    question = _Question(client, plan, expected, labels)
+    question = _Question(client, plan, instance_type, labels)
     checks = [_environment, *_places(question)]
     if not question.body.is_on_virtual_cluster:  # Azure does not document how to ask for its machines
         checks.insert(0, _compute if question.body.compute else _serverless)
@@ -195,10 +195,10 @@ def _message_of(error: Mapping[str, Any]) -> str:
 
 def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterator[Finding]:
     size, most = machines.get("vmSize"), (machines.get("scaleSettings") or {}).get("maxNodeCount")
-    if size and question.expected and size.lower() != question.expected.lower():
-        message = f"the machines of `{name}` are {size}, and the job was planned for {question.expected}"
-        known = instance_named("azureml", size)  # the service writes sizes in capitals
-        hint = f"name the cluster's type (`{known.name if known else size}`), or another cluster"
+    if size and question.instance_type and size.lower() != question.instance_type.lower():
+        message = f"the machines of `{name}` are {size}, and the job was planned for {question.instance_type}"
+        row = instance_named("azureml", size)  # the service writes sizes in capitals
+        hint = f"name the cluster's type (`{row.name if row else size}`), or another cluster"
         yield _finding("AZ907", message, hint, ("resources", "instance_type"))
     if most is not None and question.body.instances > most:
         message = f"`{name}` may have {most} instances, and the job needs {question.body.instances}"
@@ -222,18 +222,18 @@ def _errors(findings: list[Finding]) -> int:
     return sum(finding.level is Level.ERROR for finding in findings)
 
 
-def _identity(question: _Question, owner: str, assigned: Any) -> Iterator[Finding]:
-    """Report the job's managed identity if it is not among those `assigned` to `owner`, a cluster or workspace."""
+def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Finding]:
+    """Report the job's managed identity if it is not among the `identities` of `owner`, a cluster or workspace."""
     identity = question.body.mapping("identity")
     if identity.get("identityType") != "Managed":
         return
-    client, users = identity.get("clientId"), (assigned or {}).get("userAssignedIdentities") or {}
+    client, users = identity.get("clientId"), (identities or {}).get("userAssignedIdentities") or {}
     resource = identity.get("resourceId")
     if client is None and resource is not None:
         has_any = str(resource).lower() in map(str.lower, users)
         message = f"{owner} has no managed identity `{str(resource).rpartition('/')[2]}`"
     elif client is None:
-        has_any = str((assigned or {}).get("type") or "None") != "None"
+        has_any = str((identities or {}).get("type") or "None") != "None"
         message = f"{owner} has no managed identity"
     else:
         has_any = any(str((user or {}).get("clientId")).lower() == client.lower() for user in users.values())
@@ -274,13 +274,13 @@ def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -
 
 
 def _places(question: _Question) -> Iterator[_Check]:
-    workspace, seen = question.client.place.workspace_id, set[str]()
+    workspace, things = question.client.place.workspace_id, set[str]()
     for kind, code in (("inputs", "AZ913"), ("outputs", "AZ914")):
         for name, item in question.body.mapping(kind).items():
             uri = str(item.get("uri") or "")
             thing = _thing(uri, workspace)
-            if thing is not None and thing not in seen:
-                seen.add(thing)
+            if thing is not None and thing not in things:
+                things.add(thing)
                 yield _exists(thing, code, ("checkpoint",) if name == "checkpoint" else (kind, name, "azureml"))
 
 
@@ -303,9 +303,9 @@ def _exists(thing: str, code: str, path: ValuePath) -> _Check:
         try:
             question.client.get(thing, api_version=DATASTORE if kind == "datastores" else _ASSET)
         except NotThere:
-            noun, shown = _NOUNS.get(kind, kind), name.replace("/versions/", ":")
-            command = f"az ml {noun} list" + (f" --name {shown.partition(':')[0]}" if ":" in shown else "")
-            yield _finding(code, f"the workspace has no {noun} `{shown}`", f"`{command}` shows what there is", path)
+            noun, reference = _NOUNS.get(kind, kind), name.replace("/versions/", ":")
+            command = f"az ml {noun} list" + (f" --name {reference.partition(':')[0]}" if ":" in reference else "")
+            yield _finding(code, f"the workspace has no {noun} `{reference}`", f"`{command}` shows what there is", path)
 
     return look
 
@@ -350,8 +350,8 @@ def refresh(client: Client, subscription_id: str, *, folder: Path, date: str) ->
     )
     table = overlay_of(sizes, usages or (), skus, date=date, location=location)
     file = write_refreshed(folder, "azureml", table, about=f"Azure ML's VM sizes in {location}, asked on {date}")
-    added = tuple(name for name in table if instance_named("azureml", name) is None)
-    return Refreshed(file, location, len(table), added, tuple(notes))
+    new_types = tuple(name for name in table if instance_named("azureml", name) is None)
+    return Refreshed(file, location, len(table), new_types, tuple(notes))
 
 
 declare_all(Path(__file__).with_suffix(".toml"))

@@ -98,9 +98,9 @@ def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError:
 
 
 def _template_of(status: int, codes: list[str], message: str) -> ErrorTemplate:
-    known = next((code for code in reversed(codes) if code in CODES), None)
-    if known is not None and known not in _GENERAL:
-        return CODES[known]
+    known_code = next((code for code in reversed(codes) if code in CODES), None)
+    if known_code is not None and known_code not in _GENERAL:
+        return CODES[known_code]
     template = _matching("text", message)
     if template is not None:
         return template
@@ -108,8 +108,8 @@ def _template_of(status: int, codes: list[str], message: str) -> ErrorTemplate:
         return STATUSES[status]
     if status >= 500:
         return _TEMPLATES["broken"]
-    if known is not None:
-        return CODES[known]
+    if known_code is not None:
+        return CODES[known_code]
     code = f" ({codes[-1]})".translate(_NO_BRACES) if codes else ""
     return ErrorTemplate(TargetError, f"Azure refuses `{{action}}`{code}: {{said}}")
 
@@ -170,15 +170,15 @@ def _make_error(template: ErrorTemplate, message: str, call: RefusedCall) -> Tar
 
 def _causes(error: BaseException) -> list[BaseException]:
     """Return an error and its causes, from the attributes `inner_exception`, `reason`, `__cause__` and `args`."""
-    seen: list[BaseException] = []
+    causes: list[BaseException] = []
     waiting: list[object] = [error]
     while waiting:
         cause = waiting.pop()
-        if isinstance(cause, BaseException) and cause not in seen:
-            seen.append(cause)
+        if isinstance(cause, BaseException) and cause not in causes:
+            causes.append(cause)
             waiting += [getattr(cause, "inner_exception", None), getattr(cause, "reason", None), cause.__cause__]
             waiting += cause.args[:1]
-    return seen
+    return causes
 
 
 _NO_BRACES = str.maketrans("", "", "{}")

@@ -145,8 +145,8 @@ class AzureMLService:
         pages = self._at(place).pages("jobs", api_version=JOB, query={"listViewType": "ActiveOnly"})
         for page in pages:
             jobs = [job for job in page if job.get("properties")]  # a pipeline's step has none (recorded 2022)
-            listed = [ListedRun(RunRef("azureml", place, job["name"]), listed_status(job)) for job in jobs]
-            yield from sorted(listed, key=lambda item: item.status.created or 0.0, reverse=True)
+            runs = [ListedRun(RunRef("azureml", place, job["name"]), listed_status(job)) for job in jobs]
+            yield from sorted(runs, key=lambda item: item.status.created or 0.0, reverse=True)
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         with suppress(NotThere):

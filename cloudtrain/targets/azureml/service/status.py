@@ -74,10 +74,10 @@ def reason_of(error: object) -> Reason:
     lines = [line.rstrip() for line in body.splitlines() if line.strip()]
     code, file = _EXIT_CODE.search(message), _FILE.search(body)
     parts = _IN_PARTS.search(body)
-    named = None if parts else error_in([_BEFORE_ERROR.sub("", line) for line in lines])
+    cause = None if parts else error_in([_BEFORE_ERROR.sub("", line) for line in lines])
     text = _APPENDIX.sub("", parts["text"]) if parts else _CEREMONY.sub("", shorten_line(body))
-    if named or _SAYS_NOTHING.match(text):
-        text = "the script failed" + (f" with exit code {code[1]}" if code else "") + (f": {named}" if named else "")
+    if cause or _SAYS_NOTHING.match(text):
+        text = "the script failed" + (f" with exit code {code[1]}" if code else "") + (f": {cause}" if cause else "")
     kind = parts["code"] if parts else str(fields.get("code") or "")
     if kind not in _PLAIN and kind not in text:
         text = f"{kind}: {text}" if text else kind
@@ -112,18 +112,18 @@ class _End(NamedTuple):
     """The last lines of a log file, and the error in them."""
 
     file: LogFile
-    changed: float
+    last_modified: float
     lines: list[str]
     error: str
 
 
-def _first_failure(log: RunLog, named: str | None) -> _End | None:
+def _first_failure(log: RunLog, file_name: str | None) -> _End | None:
     """Ranks that only lost their connection to another rank are chosen last, because such an error often appears before
-    the error that caused it. Among the others, the one whose log the service names (`named`) is chosen, or else the one
-    whose log ended first."""
+    the error that caused it. Among the others, the log that the service names (`file_name`) is chosen, or else the log
+    that ended first."""
 
     def suspicion(end: _End) -> tuple[bool, bool, float]:
-        return bool(PEER_LOST.search("\n".join(end.lines[-6:]))), end.file.name != named, end.changed
+        return bool(PEER_LOST.search("\n".join(end.lines[-6:]))), end.file.name != file_name, end.last_modified
 
     ends = list(_ends(log, log.streams[:_FILES])) or list(_ends(log, log.system_files[:_AT_ONCE]))
     return min(ends, key=suspicion, default=None)
@@ -131,10 +131,10 @@ def _first_failure(log: RunLog, named: str | None) -> _End | None:
 
 def _ends(log: RunLog, files: Sequence[LogFile]) -> Iterator[_End]:
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        for file, (changed, lines) in zip(files, pool.map(lambda file: log.tail(file, _TAIL), files), strict=True):
+        for file, (mtime, lines) in zip(files, pool.map(lambda file: log.tail(file, _TAIL), files), strict=True):
             error = error_in(lines)
             if error is not None:
-                yield _End(file, changed, [line for line in lines if line.strip()], error)
+                yield _End(file, mtime, [line for line in lines if line.strip()], error)
 
 
 def _unpack(message: str) -> str:
@@ -198,24 +198,24 @@ def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float 
         message = f"Azure ML does not tell the state of `{job['name']}`, which is probably a step of a pipeline"
         raise TargetError(message, hint="ask for access to the workspace's run history, or name the pipeline's own job")
     state = state_of(word)
-    created = seconds(details.get("createdTimeUtc")) or _created_at(job)
-    started, ended = seconds(details.get("startTimeUtc")), None
+    creation_time = seconds(details.get("createdTimeUtc")) or _created_at(job)
+    start_time, end_time = seconds(details.get("startTimeUtc")), None
     if state.is_final:
-        ended = seconds(details.get("endTimeUtc"))  # `lastModifiedUtc` is earlier than the end (recorded 2026)
+        end_time = seconds(details.get("endTimeUtc"))  # `lastModifiedUtc` is earlier than the end (recorded 2026)
     status = RunStatus(
         state=state,
         reason=_WHY.get(word),
-        created=created,
-        started=started,
-        ended=ended,
-        transitions=_transitions(word, created, started, ended),
+        created=creation_time,
+        started=start_time,
+        ended=end_time,
+        transitions=_transitions(word, creation_time, start_time, end_time),
         page=_page(job),
     )
     status = _with_reason(status, job, details)
-    if started is None or (ended is None and state.is_final):
+    if start_time is None or (end_time is None and state.is_final):
         return status
     # A cluster's idle minutes before and after the job do not count.
-    billable = max(0.0, (ended if ended is not None else now) - started)
+    billable = max(0.0, (end_time if end_time is not None else now) - start_time)
     return replace(status, billable_seconds=billable, cost=None if hourly is None else over(hourly, billable))
 
 
@@ -246,16 +246,16 @@ def _page(job: Mapping[str, Any]) -> str | None:
 
 
 def _transitions(
-    word: str, created: float | None, started: float | None, ended: float | None
+    word: str, creation_time: float | None, start_time: float | None, end_time: float | None
 ) -> tuple[Transition, ...]:  # fmt: skip
-    if created is None:
+    if creation_time is None:
         return ()
-    waiting = word if started is None and ended is None else "Queued"
-    phases = [Transition(waiting, created, started if started is not None else ended)]
-    if started is not None:
-        phases.append(Transition("Running" if ended is not None else word, started, ended))
-    if ended is not None:
-        phases.append(Transition(word, ended, ended))
+    waiting = word if start_time is None and end_time is None else "Queued"
+    phases = [Transition(waiting, creation_time, start_time if start_time is not None else end_time)]
+    if start_time is not None:
+        phases.append(Transition("Running" if end_time is not None else word, start_time, end_time))
+    if end_time is not None:
+        phases.append(Transition(word, end_time, end_time))
     return tuple(phases)
 
 
@@ -275,10 +275,10 @@ def _with_reason(status: RunStatus, job: Mapping[str, Any], details: Mapping[str
 
 def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
     """Return a note if a job reached its time limit, else None."""
-    allowed = Body(job).max_runtime
-    if not allowed or status.started is None or status.ended is None or status.ended - status.started < allowed:
+    limit = Body(job).max_runtime
+    if not limit or status.started is None or status.ended is None or status.ended - status.started < limit:
         return None
-    return f"it reached `max_runtime` ({format_duration(allowed)})"
+    return f"it reached `max_runtime` ({format_duration(limit)})"
 
 
 # The billed machines of a job, and their cost per hour at list prices or at the user's own prices.

@@ -108,7 +108,7 @@ def _put(container: Any, name: str, file: _File | DataFile, report: Report) -> N
             overwrite=True,
             max_concurrency=_BLOCKS_AT_ONCE,
             validate_content=True,
-            progress_hook=lambda sent, _: report(sent),
+            progress_hook=lambda amount, _: report(amount),
         )
 
 
@@ -143,8 +143,8 @@ def _text(name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        message = f"Azure ML cannot store the file `{shown}`, because its name is not UTF-8"
+        text = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        message = f"Azure ML cannot store the file `{text}`, because its name is not UTF-8"
         raise TargetError(message, hint="rename the file, or exclude it in `.cloudtrainignore`", code="CT052") from None
     return name
 
@@ -153,11 +153,11 @@ def _container(client: Client, place: dict[str, Any]) -> Any:
     """Return a client for `place`, the container that the service has created for the upload. If the service's answer
     has a signature, the client uses the signature; otherwise it uses the credentials."""
     storage = require("azure.storage.blob", extra="azureml")
-    signed = (place.get("credential") or {}).get("sasUri")
+    url = (place.get("credential") or {}).get("sasUri")
     sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
-    credential = None if signed else client.credential
+    credential = None if url else client.credential
     options = {**Blobs(client).options, **sizes}
-    return storage.ContainerClient.from_container_url(signed or place["blobUri"], credential=credential, **options)
+    return storage.ContainerClient.from_container_url(url or place["blobUri"], credential=credential, **options)
 
 
 def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, on_bytes: ByteProgress | None) -> None:
@@ -165,9 +165,9 @@ def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, on_byte
     count = count_bytes(sum(file.size for file in files), on_bytes)
 
     def send(file: _File, check: Check) -> None:
-        def report(sent: int) -> None:
+        def report(amount: int) -> None:
             check()
-            count(file.name, sent)
+            count(file.name, amount)
 
         with blobs.translating(file.name):
             _put(container, f"{folder}/{file.name}", file, report)
@@ -311,7 +311,7 @@ class Results:
 
 
 def _opener(container: Any, blob: str) -> Open:
-    return lambda copy: container.use(blob, lambda opened: copy(opened.get_blob_client(blob)))
+    return lambda copy: container.use(blob, lambda client: copy(client.get_blob_client(blob)))
 
 
 def _behind(name: str, folder: str) -> str | None:
@@ -369,8 +369,8 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
     environment that the user has named is sent even if it exists, as azure-ai-ml does, to update its tags and
     description. The service refuses other changes to it."""
     *_, name, _, version = item.destination.split("/")
-    named = item.kind == "environment" and name != UNNAMED
-    if not named and _is_there(client, item):
+    is_named = item.kind == "environment" and name != UNNAMED
+    if not is_named and _is_there(client, item):
         return False
     if item.content is not None:
         content = item.content
@@ -387,7 +387,7 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
     except TargetError as error:
         if not _is_there(client, item):  # another process may have made the same asset meanwhile
             raise
-        if named:
+        if is_named:
             message = f"the environment `{name}:{version}` exists already, and Azure ML does not change it: {error}"
             hint = f"raise `asset_version`, or use what exists: `environment: {{azureml: azureml:{name}:{version}}}`"
             raise TargetError(message, hint=hint) from None
