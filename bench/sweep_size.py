@@ -46,7 +46,7 @@ def make(state_dir: Path, count: int, reports: int) -> None:
         lines = [event for number in range(1, count + 1) for event in events(folder.name, number, reports)]
         (folder.path / FILE_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
         metrics = {"trials": count, "ended": count, "running": 0, "best_trial": 1, "score": 0.5}
-        folder.write_status(RunState.SUCCEEDED, None, started=time.time(), metrics=metrics)
+        folder.write_status(RunState.SUCCEEDED, None, start_time=time.time(), metrics=metrics)
 
     SweepService._start = start  # type: ignore[method-assign]  # instead of a driver
     os.environ["CLOUDTRAIN_STATE_DIR"] = str(state_dir)

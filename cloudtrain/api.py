@@ -137,9 +137,9 @@ def check(
     arguments are as in `plan`.
     """
     ready = _prepare(job, _where(job, target, profile), ignore, place_of)
-    compiled = _next_plan(ready)
+    plan = _next_plan(ready)
     asks = ready.can_check if online is None else online
-    return ready.check_online(compiled, may_wait=True) if asks else compiled
+    return ready.check_online(plan, may_wait=True) if asks else plan
 
 
 def submit(
@@ -249,16 +249,16 @@ def upload(
 
     place = _where(job, target, profile)
     ready = _prepare(job, place, ignore, place_of)
-    compiled = _next_plan(ready)
+    plan = _next_plan(ready)
     is_here = "folder" in place.target.parts
     if is_here or ready.key.startswith(SWEEP):
         what = "this machine runs it" if is_here else "cloudtrain drives the sweep"
         message = f"no other tool can start `{job.name}`, because {what}"
         raise UsageError(message, hint="remove `--upload-only`, or use another target or job", code="CT977")
-    stop_on_errors(compiled)
-    if compiled.uploads:
-        ready.service.upload(compiled, ready.first.tree, on_bytes=on_bytes)
-    return compiled
+    stop_on_errors(plan)
+    if plan.uploads:
+        ready.service.upload(plan, ready.first.tree, on_bytes=on_bytes)
+    return plan
 
 
 def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = None) -> Any:
@@ -335,9 +335,9 @@ def costs(
             if target is not None:
                 return
             continue  # a clock may have been set back between two runs of this machine
-        known = money.get(item.name)
+        record = money.get(item.name)
         status = item.last_status
-        is_open = known is None or known.billable_seconds is None or not status.state.is_final
+        is_open = record is None or record.billable_seconds is None or not status.state.is_final
         where = usable_target(item.target)
         is_worth_asking = is_open and where is not None and where.facts.is_paid and status.billable_seconds is None
         if online and is_worth_asking and item.target not in silent:
@@ -348,7 +348,7 @@ def costs(
                 silent.add(item.target)  # after the first failure, every other request would wait as long
             except (TargetError, RunNotFound):
                 pass
-        yield cost_of(item, status, known, tags.get(item.name), now)
+        yield cost_of(item, status, record, tags.get(item.name), now)
 
 
 def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
@@ -393,11 +393,11 @@ def diff(
     items = [_resolve(item) for item in (before, after)]
     others = [_target_of_side(item) for item in reversed(items)]
     sides = list[Side]()
-    for named, item, other in zip((before, after), items, others, strict=True):
+    for argument, item, other in zip((before, after), items, others, strict=True):
         if isinstance(item, Side):
             sides.append(item)
         else:
-            title = str(named) if isinstance(named, str | Path) else item.name
+            title = str(argument) if isinstance(argument, str | Path) else item.name
             place = where(other if target is None else target, near=item.folder, profile=profile)
             sides.append(Side.of_job(title, prepare(item, place)))
     return difference(sides[0], sides[1], load_settings())
@@ -424,8 +424,8 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
         item = run(str(item))
     if not isinstance(item, Run):
         return item
-    sent = item.show()
-    return Side.of_run(sent.name, sent.ref, sent.kept)
+    sent_job = item.show()
+    return Side.of_run(sent_job.name, sent_job.ref, sent_job.kept)
 
 
 def _plan_in(path: Path) -> Mapping[str, Any] | None:
@@ -448,4 +448,4 @@ def _target_of_side(item: Side | AnyJob) -> AnyTarget:
 
     if not isinstance(item, Side):
         return None
-    return (None if item.kept is None else settings_of(item.kept)) or item.plan["target"]
+    return (None if item.record is None else settings_of(item.record)) or item.plan["target"]

@@ -246,9 +246,9 @@ class NameTaken(TargetError):
     code = "CT945"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+def did_you_mean(word: str, words: Iterable[str]) -> str | None:
     """Return a hint with the nearest known word, or with all known words if none is near; None if no word is known."""
-    options = sorted(set(known))
+    options = sorted(set(words))
     if not options:
         return None
     folded = {option.casefold(): option for option in reversed(options)}

@@ -76,14 +76,14 @@ def refuse_sockets():
 def hooks_of(folder, names):
     """Load the hooks `names` from `folder`. Return a dict that maps the name of each hooked module to a tuple: the hook
     and the functions that the hook calls with a captured job and with an upload."""
-    found = {}
+    hooks = {}
     for name in names:
         path = os.path.join(folder, "hook_%s.py" % name)
         spec = importlib.util.spec_from_file_location("hook_" + name, path)
         hook = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(hook)
-        found[hook.MODULE] = (hook, taker(folder, name), keeper(folder))
-    return found
+        hooks[hook.MODULE] = (hook, taker(folder, name), keeper(folder))
+    return hooks
 
 
 def taker(folder, name):
@@ -104,18 +104,18 @@ def taker(folder, name):
 def keeper(folder):
     """Return a function that stores the script's uploads. It stores every archive, because one of them has the job's
     code. It stores other uploads only while their total is at most 64 MiB."""
-    kept = [0, 0]
+    totals = [0, 0]
     lock = threading.Lock()
 
     def keep(place, content):
         with lock:
             if not place.endswith(".tar.gz"):
-                if kept[1] + len(content) > MOST_KEPT:
+                if totals[1] + len(content) > MOST_KEPT:
                     return
-                kept[1] += len(content)
-            with open(os.path.join(folder, "uploads", "%d" % kept[0]), "wb") as file:
+                totals[1] += len(content)
+            with open(os.path.join(folder, "uploads", "%d" % totals[0]), "wb") as file:
                 file.write(content)
-            kept[0] += 1
+            totals[0] += 1
             with open(os.path.join(folder, "uploads.txt"), "a", encoding="utf-8") as file:
                 file.write(place.replace("\n", " ") + "\n")
 

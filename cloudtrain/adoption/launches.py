@@ -120,8 +120,8 @@ def _count(options: dict[str, list[str]], *names: str) -> int | None:
     return None
 
 
-def _lost(options: dict[str, list[str]], known: Set[str], why: str) -> dict[str, str]:
-    return {name: why for name in options if name not in known}
+def _lost(options: dict[str, list[str]], known_options: Set[str], why: str) -> dict[str, str]:
+    return {name: why for name in options if name not in known_options}
 
 
 _TORCH_FLAGS = frozenset({"--standalone", "-m", "--module", "--no-python", "--run-path", "--use-env"})
@@ -220,12 +220,12 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     if kind in ("FSDP", "MEGATRON_LM", "DEEPSPEED") and not config.get(f"{kind.lower()}_config"):
         launch.lost["distributed_type"] = _OWN_VARIABLES
     launch.lost |= {name: _OWN_VARIABLES for name in options if _ACCELERATE_OWN.match(name)}
-    known = launch.lost.keys() | {
+    known_options = launch.lost.keys() | {
         "--multi-gpu", "--same-network", "-m", "--module", "-q", "--quiet", "--no-python", "--config-file",
         "--num-machines", "--num-processes", "--mixed-precision", "--machine-rank", "--main-process-ip",
         "--main-process-port", "--rdzv-backend", "--gpu-ids", "--num-cpu-threads-per-process",
     }  # fmt: skip
-    launch.lost |= _lost(options, known, "a job has no field for this option of accelerate")
+    launch.lost |= _lost(options, known_options, "a job has no field for this option of accelerate")
     return launch
 
 
@@ -256,11 +256,11 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
     for option in ("--include", "-i", "--exclude", "-e"):
         if option in options:
             launch.lost[option] = _GPU_IDS
-    known = (_DEEPSPEED_FLAGS - {"--bind-cores-to-rank", "--elastic-training", "--enable-elastic-training"}) | {
+    known_options = (_DEEPSPEED_FLAGS - {"--bind-cores-to-rank", "--elastic-training", "--enable-elastic-training"}) | {
         "--num-nodes", "--num-gpus", "--hostfile", "-H", "--master-port", "--master-addr", "--launcher",
         "--include", "-i", "--exclude", "-e",
     }  # fmt: skip
-    launch.lost |= _lost(options, known, "a job has no field for this option of deepspeed")
+    launch.lost |= _lost(options, known_options, "a job has no field for this option of deepspeed")
     return launch
 
 
@@ -339,8 +339,8 @@ def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG00
     launch.is_module = "-m" in options
     start = options.get("--script") or options.get("-m") or []
     launch.program = [*start[:1], *program]
-    known = frozenset({"-j", "--name", "--env", "--script", "-m"})
-    launch.lost |= _lost(options, known, "a job has no field for this option of torchx")
+    known_options = frozenset({"-j", "--name", "--env", "--script", "-m"})
+    launch.lost |= _lost(options, known_options, "a job has no field for this option of torchx")
     for name in ("-cfg", "--scheduler-args"):
         if name in own:
             launch.lost[name] = "write the scheduler's options as settings of the target in cloudtrain.toml"

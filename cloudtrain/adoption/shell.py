@@ -46,14 +46,14 @@ class ShellCommand:
     """Whether the command reads the output of the command before it."""
 
 
-def commands_of(text: str, known: Mapping[str, Value] | None = None) -> list[ShellCommand]:
-    """Return the commands of a script in order. Assignments and redirections are not commands; the variables `known`
-    are set at the start.
+def commands_of(text: str, variables: Mapping[str, Value] | None = None) -> list[ShellCommand]:
+    """Return the commands of a script in order. Assignments and redirections are not commands; `variables` are set at
+    the start.
 
     Raises:
         ValueError: a quote or bracket is not closed, or a value is too long.
     """
-    return _Reader(text.replace("\r\n", "\n"), dict(known or {})).commands()
+    return _Reader(text.replace("\r\n", "\n"), dict(variables or {})).commands()
 
 
 class _Reader:
@@ -121,8 +121,8 @@ class _Reader:
             return False
         self.variables |= command.assigned
         if command.words[0] == "export" or "-x" in command.words:
-            named = {name: self.variables.get(name) for name in command.words[1:]}
-            self.exported |= command.assigned | {n: value for n, value in named.items() if isinstance(value, str)}
+            variables = {name: self.variables.get(name) for name in command.words[1:]}
+            self.exported |= command.assigned | {n: value for n, value in variables.items() if isinstance(value, str)}
         return True
 
     def _assign(self, match: re.Match[str], command: ShellCommand) -> None:
@@ -237,10 +237,10 @@ class _Reader:
     def _value(self, match: re.Match[str] | None, raw: str, quoted: bool) -> tuple[list[str], bool]:
         assert match is not None, "a name is a parameter"
         name, index, colon, default = match.groups()
-        held = self.variables.get(name)
-        if held is None and default is None:
+        value = self.variables.get(name)
+        if value is None and default is None:
             return [raw], True
-        words = [] if held is None else [held] if isinstance(held, str) else held
+        words = [] if value is None else [value] if isinstance(value, str) else value
         if index not in ("@", "*"):
             place = int(index or 0)
             if any(isinstance(one, Open) for one in words[:place]):  # it may be several words, or none
@@ -323,7 +323,7 @@ class _Words:
         self.current: str | None = None
         """The word so far; None before its first part."""
         self._open = False
-        self._done = list[str]()
+        self._words = list[str]()
 
     def add(self, values: Sequence[str], unknown: bool = False) -> None:
         """Append a part. Between two values, a new word begins."""
@@ -332,7 +332,7 @@ class _Words:
                 self.end()
             self.current = (self.current or "") + value
             self._open = self._open or unknown
-            if len(self.current) > _MOST or len(self._done) > _MOST:
+            if len(self.current) > _MOST or len(self._words) > _MOST:
                 raise ValueError("a variable is too long")
 
     def add_split(self, values: Sequence[str]) -> None:
@@ -347,9 +347,9 @@ class _Words:
     def end(self) -> list[str]:
         """End the current word. Return all words."""
         if self.current is not None:
-            self._done.append(Open(self.current) if self._open else self.current)
+            self._words.append(Open(self.current) if self._open else self.current)
         self.current, self._open = None, False
-        return self._done
+        return self._words
 
 
 def _same(text: str, *parts: str) -> str:

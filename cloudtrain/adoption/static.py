@@ -128,7 +128,7 @@ def _calls_of_branches(statement: ast.If, names: dict[str, Any]) -> Iterator[Sta
     becomes an `Unknown`."""
     branches = []
     for body in (statement.body, statement.orelse):
-        branches.append({name: dict(held) if isinstance(held, dict) else held for name, held in names.items()})
+        branches.append({name: dict(value) if isinstance(value, dict) else value for name, value in names.items()})
         for child in body:
             yield from _calls(child, branches[-1])
     for name in {*branches[0], *branches[1]}:
@@ -144,9 +144,9 @@ def _assign(target: ast.expr, value: ast.expr, names: dict[str, Any]) -> None:
     if isinstance(target, ast.Name):
         names[target.id] = _value(value, names)
     elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-        held, key = names.get(target.value.id), _value(target.slice, names)
-        if isinstance(held, dict) and isinstance(key, str):
-            held[key] = _value(value, names)
+        mapping, key = names.get(target.value.id), _value(target.slice, names)
+        if isinstance(mapping, dict) and isinstance(key, str):
+            mapping[key] = _value(value, names)
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         for one, other in zip(target.elts, value.elts, strict=True):
             _assign(one, other, names)
@@ -170,8 +170,8 @@ def _dotted(node: ast.expr, names: Mapping[str, Any]) -> str:
         return f"{_dotted(node.value, names)}.{node.attr}"
     if isinstance(node, ast.Call):
         return f"{_dotted(node.func, names)}()"
-    held = names.get(node.id) if isinstance(node, ast.Name) else None
-    return f"{held.name}()" if isinstance(held, StaticCall) else node.id if isinstance(node, ast.Name) else "?"
+    value = names.get(node.id) if isinstance(node, ast.Name) else None
+    return f"{value.name}()" if isinstance(value, StaticCall) else node.id if isinstance(node, ast.Name) else "?"
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:

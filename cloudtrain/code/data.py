@@ -42,14 +42,14 @@ class DataFile(NamedTuple):
     """The path below the folder, with slashes; for a single file its name."""
     place: Path
     size: int
-    changed: int
+    mtime: int
     """Time of the last modification, in nanoseconds."""
 
     @property
     def is_as_it_was(self) -> bool:
         """Whether the file still has the size and modification time that it had when the folder was listed."""
         status = self.place.stat()
-        return (status.st_size, status.st_mtime_ns) == (self.size, self.changed)
+        return (status.st_size, status.st_mtime_ns) == (self.size, self.mtime)
 
 
 class LocalData(NamedTuple):
@@ -183,8 +183,8 @@ def _secret(code: str, level: Level, message: str, places: list[_Place]) -> Find
     details = [f"{place}: {what}" for _, place, what in places[:_MOST_PLACES]]
     if len(places) > _MOST_PLACES:
         details.append(f"and {len(places) - _MOST_PLACES} more")
-    named = any(what.endswith(_BY_NAME) for _, _, what in places)
-    accept = f"accept it with `--ignore {code}`" if named else "write `gitleaks:allow` into a comment in that line"
+    is_by_name = any(what.endswith(_BY_NAME) for _, _, what in places)
+    accept = f"accept it with `--ignore {code}`" if is_by_name else "write `gitleaks:allow` into a comment in that line"
     return Finding(
         code,
         level,
@@ -203,7 +203,7 @@ def size_findings(tree: Tree, limit: int = LIMIT) -> list[Finding]:
     if size <= limit and size < NOTABLE:
         return []
     sizes = {entry.path: entry.size for entry in tree.entries}
-    own = {path: size for path, size in sizes.items() if path not in tree.added} or sizes
+    own = {path: size for path, size in sizes.items() if path not in tree.own_files} or sizes
     too_large = size > limit
     count = f"{tree.identity.file_count} files"
     return [

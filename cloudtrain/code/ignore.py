@@ -181,9 +181,9 @@ def _set(text: bytes, at: int) -> tuple[bytes, int]:
             raise NoPattern
         if letter == b"[" and text[at : at + 1] == b":":
             end = text.find(b":]", at + 1)
-            known = _CLASSES.get(text[at + 1 : end]) if end > 0 else None
-            if known is not None:
-                members.append(known)
+            character_class = _CLASSES.get(text[at + 1 : end]) if end > 0 else None
+            if character_class is not None:
+                members.append(character_class)
                 at, previous = end + 2, None
                 continue
             if end > 0 and text[at + 1 : end].isalpha():
@@ -384,14 +384,14 @@ class Rules:
 
 
 def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
-    shown = os.fsdecode(text)
+    entry = os.fsdecode(text)
     try:
         pattern = pattern_of(text)
     except NoPattern:
-        message, hint = f"`{shown}` is not a pattern", "write it as in a .gitignore file, or begin the line with `#`"
+        message, hint = f"`{entry}` is not a pattern", "write it as in a .gitignore file, or begin the line with `#`"
         problem = Problem(("source_dir",), message, hint, f"{folder}{IGNORE_FILE}", line, 1, code="CT051")
         raise JobError([problem]) from None
-    return None if pattern is None else _Rule(pattern, shown.rstrip(), line)
+    return None if pattern is None else _Rule(pattern, entry.rstrip(), line)
 
 
 class OnDisk(Protocol):

@@ -62,16 +62,16 @@ def suspects(content: bytes, path: str) -> list[Span]:
 def _long_words(content: bytes) -> list[Span]:
     words = content.translate(_WORDS)
     spans: list[Span] = []
-    start, seen, budget = words.find(_LONG), 0, _MOST_OF_BINARY if b"\0" in content[:8192] else _MOST
+    start, span_end, budget = words.find(_LONG), 0, _MOST_OF_BINARY if b"\0" in content[:8192] else _MOST
     while start >= 0 and budget > 0:
         end = _END.match(words, start).end()  # type: ignore[union-attr] # it matches everywhere
-        if start >= seen or end > seen:
+        if start >= span_end or end > span_end:
             word = content[start : min(end, start + 4096)]
             if _may_be_secret(word):
-                seen = _UNBROKEN.match(content, end).end() + _BEHIND  # type: ignore[union-attr]
-                seen = min(seen, start + 4096)
-                budget -= seen - max(start - _BEFORE, spans[-1][1] if spans else 0)
-                spans.append((start - _BEFORE, seen))
+                span_end = _UNBROKEN.match(content, end).end() + _BEHIND  # type: ignore[union-attr]
+                span_end = min(span_end, start + 4096)
+                budget -= span_end - max(start - _BEFORE, spans[-1][1] if spans else 0)
+                spans.append((start - _BEFORE, span_end))
         start = words.find(_LONG, end)
     return spans
 

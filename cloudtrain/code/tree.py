@@ -82,13 +82,13 @@ def hash_files(places: Sequence[str], sizes: Sequence[int], paths: Sequence[str 
         return [digest for batch in pool.map(digests, range(0, len(places), _BATCH)) for digest in batch]
 
 
-def _digest(place: str, expected: int, path: str | None) -> Digest | OSError:
+def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSError:
     try:
         descriptor = open_regular(place)
     except OSError as error:
         return error
     try:
-        amount = min(expected + 1, PIECE)
+        amount = min(expected_size + 1, PIECE)
         piece = os.read(descriptor, amount)
         digest, size, pieces = hashlib.sha256(piece), len(piece), [piece]
         while len(piece) == amount:
@@ -167,7 +167,7 @@ class Tree:
     """Sorted by the bytes of their paths. They include the runtime and other added files."""
     ignored: tuple[Ignored, ...]
     identity: Bundle
-    added: Mapping[str, Path] = field(default_factory=dict, hash=False)
+    own_files: Mapping[str, Path] = field(default_factory=dict, hash=False)
     """cloudtrain's own files: maps the path in the archive to the path on disk."""
     included: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The user's files from outside of `root`: maps the path in the archive to the path on disk."""
@@ -178,7 +178,15 @@ class Tree:
         return self.identity.sha256
 
     def location(self, entry: Entry) -> str:
-        return os.fspath(self.added.get(entry.path) or self.included.get(entry.path) or self.root / entry.path)
+        return os.fspath(self.own_files.get(entry.path) or self.included.get(entry.path) or self.root / entry.path)
+
+    def read_text(self, path: str) -> str | None:
+        """Return the text of the file at a path in the archive; None if there is none, or if it cannot be read."""
+        entry = next((entry for entry in self.entries if entry.path == path), None)
+        try:
+            return None if entry is None else Path(self.location(entry)).read_text("utf-8", "replace")
+        except OSError:
+            return None
 
     def write(self, path: Path) -> None:
         """Write the archive, a tar.gz. The same content and compression library give the same bytes.
@@ -223,17 +231,17 @@ def scan(
         root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
         result = walk(root, declared, beside=beside, alone=alone)
         _check_ceiling(result, ceiling)
-        added = {path: Path(os.path.realpath(file)) for path, file in {**runtime_files(), **(extra or {})}.items()}
+        own_files = {path: Path(os.path.realpath(file)) for path, file in {**runtime_files(), **(extra or {})}.items()}
         _check_names(result, extra or {})
         links = _link_entries(root, result)
-        entries = [*_file_entries(result, added), *links]
+        entries = [*_file_entries(result, own_files), *links]
         if result.problems:
             raise JobError(result.problems)
         entries.sort(key=lambda entry: os.fsencode(entry.path))
         size = sum(entry.size for entry in entries)
         identity = Bundle(content_hash(entries), size, len(entries))
         included = {file.path: file.place for file in result.files if file.path.split("/", 1)[0] in result.included}
-        return Tree(Path(root), tuple(entries), tuple(sorted(result.ignored)), identity, added, included)
+        return Tree(Path(root), tuple(entries), tuple(sorted(result.ignored)), identity, own_files, included)
 
     try:
         return read_until_settled(read)
@@ -289,8 +297,8 @@ def _check_names(result: Walk, extra: Mapping[str, Path]) -> None:
         result.refuse(path, message, remedy="give it another name")
 
 
-def _file_entries(result: Walk, added: Mapping[str, Path]) -> list[Entry]:
-    ours = [SourceFile(path, file.stat().st_size, False, os.fspath(file)) for path, file in added.items()]
+def _file_entries(result: Walk, own_files: Mapping[str, Path]) -> list[Entry]:
+    ours = [SourceFile(path, file.stat().st_size, False, os.fspath(file)) for path, file in own_files.items()]
     files, searched = [*result.files, *ours], [*(file.path for file in result.files), *(None for _ in ours)]
     digests = hash_files([file.place for file in files], [file.size for file in files], searched)
     entries = []

@@ -110,7 +110,7 @@ def walk(
     if not alone and is_root(root):
         message = f"`{escape_path(root)}` is the root of this machine's file system, too much for a bundle of code"
         raise source_error(message, _NARROWER, "CT053")
-    result, seen, defaults = Walk(), 0, Defaults(declared or {}, own_output())
+    result, count, defaults = Walk(), 0, Defaults(declared or {}, own_output())
     waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
     for name, place in (beside or {}).items():
         if not alone and os.path.lexists(f"{root}/{name}"):
@@ -122,7 +122,7 @@ def walk(
     while waiting:
         folder = waiting.pop()
         try:
-            seen += _read_folder(root, folder, seen, defaults, result, waiting)
+            count += _read_folder(root, folder, count, defaults, result, waiting)
         except OSError as error:
             if error.errno in MOVED:
                 raise Moved(_below(root, error.filename) or folder.path.rstrip("/")) from None
@@ -143,15 +143,15 @@ class _Folder(NamedTuple):
 
 
 def _read_folder(
-    root: str, folder: _Folder, seen: int, defaults: Defaults, result: Walk, waiting: list[_Folder]
+    root: str, folder: _Folder, count: int, defaults: Defaults, result: Walk, waiting: list[_Folder]
 ) -> int:
-    """Look at everything in a folder, and return the number of its items. `seen` items were found before."""
+    """Look at everything in a folder, and return the number of its items. `count` items were found before."""
     path, place, rules = folder
     with os.scandir(place) as listing:
-        items = sorted(islice(listing, MAX_FILES + 1 - seen), key=lambda item: os.fsencode(item.name))
+        items = sorted(islice(listing, MAX_FILES + 1 - count), key=lambda item: os.fsencode(item.name))
     if any(item.name == IGNORE_FILE for item in items):
         rules = (_rules_in(place, path, result), *rules)
-    if seen + len(items) > MAX_FILES:
+    if count + len(items) > MAX_FILES:
         message = f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
         raise source_error(message, f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`", "CT053")
     for item in items:

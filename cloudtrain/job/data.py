@@ -310,17 +310,17 @@ def _texts(value: object, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[s
 
 def _fault(inner: str, job: Mapping[str, object], implicit: Sequence[str]) -> tuple[str, str | None] | None:
     places = {kind: job.get(kind) for kind in ("inputs", "outputs")}
-    names = [f"{kind}.{name}" for kind, named in places.items() if isinstance(named, Mapping) for name in named]
-    known = sorted({*implicit, *names})
-    if inner in known:
+    names = [f"{kind}.{name}" for kind, entries in places.items() if isinstance(entries, Mapping) for name in entries]
+    references = sorted({*implicit, *names})
+    if inner in references:
         return None
     kind, dot, name = inner.partition(".")
     if kind in places and dot:
-        options = [word.partition(".")[2] for word in known if word.startswith(f"{kind}.")]
+        options = [word.partition(".")[2] for word in references if word.startswith(f"{kind}.")]
         return f"the job has no {kind[:-1]} `{name}`", did_you_mean(name, options) or f"add `{name}` under `{kind}`"
     words = (
         "`inputs.NAME`, `outputs.NAME` or `checkpoint`"
         if "checkpoint" in implicit
         else "`inputs.NAME` or `outputs.NAME`"
     )
-    return f"a reference is {words}", did_you_mean(inner, known)
+    return f"a reference is {words}", did_you_mean(inner, references)

@@ -68,10 +68,10 @@ def _smp_rules(smp: Mapping[str, object]) -> Iterator[Problem]:
         )
     if isinstance(version, bool) or not isinstance(version, int) or version not in SMP_PARAMETERS:
         return
-    known, other = SMP_PARAMETERS[version], SMP_PARAMETERS[3 - version]
+    names, other = SMP_PARAMETERS[version], SMP_PARAMETERS[3 - version]
     for name in parameters if isinstance(parameters, Mapping) else ():
-        if name not in known:
-            hint = f"it belongs to `version: {3 - version}`" if name in other else did_you_mean(str(name), known)
+        if name not in names:
+            hint = f"it belongs to `version: {3 - version}`" if name in other else did_you_mean(str(name), names)
             yield KeyProblem(
                 ("parameters", str(name)), f"`smp` version {version} has no parameter `{name}`", hint, code="CT010"
             )

@@ -47,10 +47,10 @@ def unknown_field(
     path: ValuePath, parent: SchemaNode, root: type[BaseModel] | None = None, tag: object = None
 ) -> Wording:
     """Return the text for a field that does not exist. `tag` is the value of `type` in the same mapping."""
-    name, known = str(path[-1]), parent.field_names(tag)
+    name, names = str(path[-1]), parent.field_names(tag)
     whole = node_of_model(root) if root is not None else parent
-    near = did_you_mean(name, known)
-    hint = training_hint(name, parent) or other_tool_hint(name, parent, whole, known)
+    near = did_you_mean(name, names)
+    hint = training_hint(name, parent) or other_tool_hint(name, parent, whole, names)
     if hint is None and not (near or "").startswith("did you mean"):
         hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
     hint = hint or near or "remove it"
@@ -98,7 +98,7 @@ def explain(
         return Wording(item["msg"].removeprefix("Value error, "), "write another value, or remove the line", "CT013")
     if value is None:
         return Wording(f"`{name}` has no value", "write a value, or remove the line", "CT011")
-    spelling = source.written(path) if source.written else None
+    spelling = source.find_spelling(path) if source.find_spelling else None
     if kind == "invalid-json-value":  # a date in TOML, or an object in Python
         words = "text, a number, `true`, `false`, a list or a mapping"
         hint = f'write `"{shortened(spelling)}"`, in quotes' if spelling else "write it as text, or leave it out"
@@ -133,12 +133,12 @@ def _example_value(node: SchemaNode) -> str:
     return _EXAMPLES_OF_KINDS.get(node.kind) or _EXAMPLES[node.type]
 
 
-def _type_hint(node: SchemaNode, name: str, value: object, written: str | None) -> str | None:
+def _type_hint(node: SchemaNode, name: str, value: object, spelling: str | None) -> str | None:
     if node.words == "text" and isinstance(value, os.PathLike):
         is_uri = ":/" in os.fspath(value)
         return "write the URI as text: a path drops one of its slashes" if is_uri else "write `str(path)`"
     if node.words == "text" and isinstance(value, bool | int | float):
-        text = written or (str(value).lower() if isinstance(value, bool) else describe_value(value).strip("`"))
+        text = spelling or (str(value).lower() if isinstance(value, bool) else describe_value(value).strip("`"))
         return f'write `"{text}"`, in quotes'
     if node.type is int and isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
         return f"write `{int(value)}`, without quotes"
@@ -148,7 +148,7 @@ def _type_hint(node: SchemaNode, name: str, value: object, written: str | None) 
         word = str(value).casefold()
         return "write `true`" if word in ("yes", "on", "true", "1") else "write `false`" if word else None
     item = node.child(0) if node.kind == "list" else None
-    holds_mappings = item is not None and item.kind in ("model", "choice", "map") and not item.parsed
+    holds_mappings = item is not None and item.kind in ("model", "choice", "map") and not item.has_parser
     if node.kind == "list" and isinstance(value, str) and not holds_mappings:
         return f"write `{name}: [{shortened(value)}]`"
     return mapping_hint(node, name, value) if node.kind in ("model", "choice", "map") else None
@@ -169,12 +169,12 @@ def _no_literal(name: str, value: object, context: Mapping[str, Any]) -> Wording
 
 def _no_tag(name: str, value: object, context: Mapping[str, Any]) -> Wording:
     tags = [tag.strip("' ") for tag in context["expected_tags"].split(",")]
-    written = value.get("type") if isinstance(value, Mapping) else context["tag"]
-    if not isinstance(written, str):
-        return _no_option("type", written, tags)
+    type_name = value.get("type") if isinstance(value, Mapping) else context["tag"]
+    if not isinstance(type_name, str):
+        return _no_option("type", type_name, tags)
     kind = "an" if name[0] in "aeiou" else "a"
-    hint = distribution_hint(written) or did_you_mean(written, tags) or f"write `type: {tags[0]}`"
-    return Wording(f"`{shortened(written)}` is not {kind} {name}", hint, "CT013")
+    hint = distribution_hint(type_name) or did_you_mean(type_name, tags) or f"write `type: {tags[0]}`"
+    return Wording(f"`{shortened(type_name)}` is not {kind} {name}", hint, "CT013")
 
 
 def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Wording:

@@ -262,15 +262,15 @@ def format_of(path: Path) -> Format:
         inside = sorted(_job_files(path), key=lambda name: (Path(name).stem != "job", name))
         hint = f"did you mean `{path / inside[0]}`?" if inside else f"{_init(str(path / 'job.yaml'))} writes one"
         raise UsageError(f"`{path}` is a folder, not a job file", hint=hint, code="CT001")
-    known = SUFFIXES.get(path.suffix.lower())
-    if known is None:
+    file_format = SUFFIXES.get(path.suffix.lower())
+    if file_format is None:
         ends = ", ".join(f"`{suffix}`" for suffix in SUFFIXES)
         what = f"ends in `{path.suffix}`" if path.suffix else "has no suffix"
         hint = f"a job file ends in one of {ends}"
         if path.suffix == ".py":
             hint = f"{_init('--script', str(path))} writes a job file for the script; name that file"
         raise UsageError(f"`{path}` {what}, so its format is unknown", hint=hint, code="CT001")
-    return known
+    return file_format
 
 
 def _init(*words: str) -> str:
@@ -413,19 +413,19 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
     return file._replace(sweep=sweep.from_folder(file.job.folder), inner=file)
 
 
-def _values(text: str, written: str) -> list[object]:
-    """Return the values that are `written` in `text`, the argument of one `--each`. With brackets or quotes, they are
-    read as a YAML list, so that `[1, 2]` is one value."""
-    if any(sign in written for sign in "[{\"'"):
+def _values(text: str, values: str) -> list[object]:
+    """Return the values of `text`, the argument of one `--each`, as a list. With brackets or quotes, they are read as a
+    YAML list, so that `[1, 2]` is one value."""
+    if any(sign in values for sign in "[{\"'"):
         try:
-            document = read_document(f"[{written}]", "yaml")
+            document = read_document(f"[{values}]", "yaml")
             problem = next(iter(document.problems), None)
         except Unreadable as error:
             problem = error.problem
         if problem is None:
             return list(document.data)
         raise UsageError(f"`--each {text}`: {problem.message}", hint=problem.hint, code="CT902")
-    pieces = [piece.strip() for piece in written.split(",")]
+    pieces = [piece.strip() for piece in values.split(",")]
     if "" in pieces:
         hint = "remove the comma; an empty text is written `''`"
         raise UsageError(f"`--each {text}` has an empty value", hint=hint, code="CT902")

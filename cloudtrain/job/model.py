@@ -219,14 +219,14 @@ def _number(value: object, kind: str, hint: str) -> Decimal:
     return Decimal(value)
 
 
-def _whole(written: object, number: Decimal | int, most: int, words: tuple[str, str, str, str]) -> int:
+def _whole(value: object, number: Decimal | int, most: int, words: tuple[str, str, str, str]) -> int:
     kind, unit, limit, hint = words
     if number < 1:
-        raise wrong(f"{kind} must be at least 1 {unit}, not {describe_value(written)}", hint, code=_CODE)
+        raise wrong(f"{kind} must be at least 1 {unit}, not {describe_value(value)}", hint, code=_CODE)
     if number > most:
-        raise wrong(f"{describe_value(written)} is more than {limit}", hint, code=_CODE)
+        raise wrong(f"{describe_value(value)} is more than {limit}", hint, code=_CODE)
     if number != int(number):
-        raise wrong(f"{describe_value(written)} is not a whole number of {unit}s", hint, code=_CODE)
+        raise wrong(f"{describe_value(value)} is not a whole number of {unit}s", hint, code=_CODE)
     return int(number)
 
 

@@ -31,7 +31,7 @@ class SchemaNode:
             `type`.
         inner: the node of the items of a map or list.
         options: the allowed values, if they can be listed.
-        parsed: whether the field has its own parser for text, such as `2h` or a short form of a mapping.
+        has_parser: whether the field has its own parser for text, such as `2h` or a short form of a mapping.
     """
 
     kind: Kind
@@ -39,7 +39,7 @@ class SchemaNode:
     models: Mapping[str, type[BaseModel]] = field(default_factory=dict)
     inner: SchemaNode | None = None
     options: tuple[Any, ...] = ()
-    parsed: bool = False
+    has_parser: bool = False
     type: Any = None
 
     def model(self, tag: object = None) -> type[BaseModel] | None:
@@ -56,8 +56,8 @@ class SchemaNode:
             return self.inner
         if self.kind == "json":
             return self
-        chosen = self.model(tag)
-        for model in [chosen] if chosen else self.models.values():
+        tagged_model = self.model(tag)
+        for model in [tagged_model] if tagged_model else self.models.values():
             if part in model.model_fields:
                 return node_of_field(model, str(part))
         return None
@@ -65,8 +65,8 @@ class SchemaNode:
     def field_names(self, tag: object = None) -> list[str]:
         """Return the names of the fields that are allowed at this node. If the node is one of several models,
         `tag` selects a model. Without `tag`, return the fields of all models."""
-        chosen = self.model(tag)
-        models = [chosen] if chosen else list(self.models.values())
+        tagged_model = self.model(tag)
+        models = [tagged_model] if tagged_model else list(self.models.values())
         return list(dict.fromkeys(name for model in models for name in model.model_fields))
 
 
@@ -83,17 +83,17 @@ def node_of_model(model: type[BaseModel]) -> SchemaNode:
 @cache
 def node_of_field(model: type[BaseModel], name: str) -> SchemaNode:
     info = model.model_fields[name]
-    parsed = any(isinstance(item, BeforeValidator) for item in info.metadata)
-    return _node(info.annotation, parsed)
+    has_parser = any(isinstance(item, BeforeValidator) for item in info.metadata)
+    return _node(info.annotation, has_parser)
 
 
-def _node(annotation: Any, parsed: bool = False) -> SchemaNode:
+def _node(annotation: Any, has_parser: bool = False) -> SchemaNode:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         own = any(isinstance(item, BeforeValidator) for item in arguments[1:])
-        return _node(arguments[0], parsed or own)
+        return _node(arguments[0], has_parser or own)
     if origin in (Union, UnionType):
-        return _union([option for option in arguments if option is not type(None)], parsed)
+        return _union([option for option in arguments if option is not type(None)], has_parser)
     if annotation is JsonValue:
         return JSON
     if origin is Literal:
@@ -104,14 +104,14 @@ def _node(annotation: Any, parsed: bool = False) -> SchemaNode:
     if origin is tuple:
         return SchemaNode("list", "a list", inner=_node(arguments[0]))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        words = "text or a mapping" if parsed else "a mapping"
-        return SchemaNode("model", words, {annotation.__name__: annotation}, parsed=parsed)
-    return SchemaNode("value", _VALUES[annotation], parsed=parsed, type=annotation)
+        words = "text or a mapping" if has_parser else "a mapping"
+        return SchemaNode("model", words, {annotation.__name__: annotation}, has_parser=has_parser)
+    return SchemaNode("value", _VALUES[annotation], has_parser=has_parser, type=annotation)
 
 
-def _union(options: list[Any], parsed: bool) -> SchemaNode:
+def _union(options: list[Any], has_parser: bool) -> SchemaNode:
     if len(options) == 1:
-        return _node(options[0], parsed)
+        return _node(options[0], has_parser)
     if not any(isinstance(option, type) and issubclass(option, BaseModel) for option in options):
         words = [_node(option).words for option in options]
         words = ["a number" if word == "a whole number" and "a number" in words else word for word in words]
@@ -136,9 +136,9 @@ def plain_path(location: ValuePath, root: type[BaseModel]) -> tuple[ValuePath, S
         if part == "[key]":
             continue
         if node is not None and node.kind in ("choice", "json") and not after_tag:
-            chosen = node.model(part)
-            after_tag = chosen is None
-            node = node_of_model(chosen) if chosen else node
+            model = node.model(part)
+            after_tag = model is None
+            node = node_of_model(model) if model else node
             continue
         path.append(part)
         parent, node = node, node.child(part) if node is not None else None
@@ -190,7 +190,7 @@ def mend_name(name: str, pattern: str, length: int) -> str | None:
 
 # Helpers for messages about values in a job: the origin of a value, its original spelling, and a short form.
 
-Written = Callable[[ValuePath], "str | None"]
+FindSpelling = Callable[[ValuePath], "str | None"]
 """Returns the spelling of the value at a path in its file: `2.10` for the value 2.1."""
 
 
@@ -220,7 +220,7 @@ class Source(NamedTuple):
 
     under: ValuePath = ()
     root: type[BaseModel] | None = None
-    written: Written | None = None
+    find_spelling: FindSpelling | None = None
 
 
 def _digits(number: float) -> str:
@@ -230,8 +230,8 @@ def _digits(number: float) -> str:
         return "a number of too many digits"
 
 
-def describe_value(value: object, written: str | None = None) -> str:
-    """Return a short form of a value for a message: `"two"`, `2.10`, a list. `written` is the original spelling of a
+def describe_value(value: object, spelling: str | None = None) -> str:
+    """Return a short form of a value for a message: `"two"`, `2.10`, a list. `spelling` is the original spelling of a
     number."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
@@ -239,7 +239,7 @@ def describe_value(value: object, written: str | None = None) -> str:
     if value is None or isinstance(value, bool):
         return f"`{json.dumps(value)}`"
     if isinstance(value, int | float):
-        return f"`{shortened(written or _digits(value))}`"
+        return f"`{shortened(spelling or _digits(value))}`"
     if isinstance(value, Mapping | BaseModel):
         return "a mapping"
     return "a list" if isinstance(value, list | tuple) else f"`{type(value).__name__}`"

@@ -79,15 +79,15 @@ def training_hint(name: str, parent: SchemaNode) -> str | None:
     return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
 
 
-def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iterable[str]) -> str | None:
+def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, names: Iterable[str]) -> str | None:
     """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`.
-    `known` are the names of the fields in `parent`."""
+    `names` are the names of the fields in `parent`."""
     word = _word(name)
     of_target = (own.name for own in all_targets() if word in own.facts.place_aliases)  # `s3_uri` means `sagemaker`
     field = _MEANT.get(word) or next(of_target, None)
     if field is None:
         return None
-    home = field if field in known else _home(field, parent, root)
+    home = field if field in names else _home(field, parent, root)
     return f"did you mean `{home}`?" if home else None
 
 

@@ -52,8 +52,8 @@ def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = Trai
     for text in overrides:
         origin = shortened(f"--set {text}")
         try:
-            parts, written = _split(text)
-            path, positions = _apply(data, parts, written, model)
+            parts, value_text = _split(text)
+            path, positions = _apply(data, parts, value_text, model)
         except _Refused as error:
             problems.append(replace(_for_script(error.problem, text, model), file=origin))
             continue
@@ -215,8 +215,8 @@ def _remove(holder: Any, key: str | int) -> None:
 
 def _keep_fields(holder: Data, shape: SchemaNode) -> None:
     if shape.model(holder["type"]) is not None:
-        known = shape.field_names(holder["type"])
-        for name in [name for name in holder if name not in known]:
+        names = shape.field_names(holder["type"])
+        for name in [name for name in holder if name not in names]:
             del holder[name]
 
 
@@ -235,5 +235,5 @@ def _value(shape: SchemaNode, text: str, path: ValuePath) -> Content:
         return document
     if shape.options and shape.kind == "value":
         return Content(next((option for option in shape.options if str(option) == text), text), plain)
-    reads = shape.kind == "json" or (shape.type in (int, bool, float) and not shape.parsed)
+    reads = shape.kind == "json" or (shape.type in (int, bool, float) and not shape.has_parser)
     return Content(read_scalar(text) if reads and text else text, plain)

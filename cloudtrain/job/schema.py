@@ -116,8 +116,8 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
     for target in all_targets():
         texts[target.name] = target.facts.environment_help if model is Environment else target.facts.place_help
         texts[target.name + OVERRIDES] = target.facts.overrides_help
-    named = {Environment, Input, Output, Checkpoint, ProcessingInput, ProcessingOutput, TrainingJob, ProcessingJob}
-    return {field: text for field, text in texts.items() if field in model.model_fields and model in named}
+    models = {Environment, Input, Output, Checkpoint, ProcessingInput, ProcessingOutput, TrainingJob, ProcessingJob}
+    return {field: text for field, text in texts.items() if field in model.model_fields and model in models}
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
@@ -125,9 +125,9 @@ def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
     type for all targets."""
     for name in model.model_fields:
         shape, own = node_of_field(model, name), schema["properties"][name]
-        if shape.kind == "model" and shape.parsed:
+        if shape.kind == "model" and shape.has_parser:
             own["anyOf"].insert(0, {"type": "string"})
-        elif shape.inner is not None and shape.inner.kind == "model" and shape.inner.parsed:
+        elif shape.inner is not None and shape.inner.kind == "model" and shape.inner.has_parser:
             key = "items" if shape.kind == "list" else "additionalProperties"
             own[key] = {"anyOf": [{"type": "string"}, own[key]]}
 

@@ -39,14 +39,14 @@ _HINT = "write a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `
 
 
 def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
-    given = [kind for kind in KINDS if data.get(kind) is not None]
-    if not given and any(name not in (*KINDS, "step", "scale") for name in data):
+    kinds = [kind for kind in KINDS if data.get(kind) is not None]
+    if not kinds and any(name not in (*KINDS, "step", "scale") for name in data):
         return  # an unknown field, which is reported already
-    if len(given) != 1:
-        message = "a range has only one of `log`, `uniform`, `int` and `choice`" if given else "the range has no values"
+    if len(kinds) != 1:
+        message = "a range has only one of `log`, `uniform`, `int` and `choice`" if kinds else "the range has no values"
         yield Problem((), message, _HINT, code="CT060")
         return
-    kind, value = given[0], data[given[0]]
+    kind, value = kinds[0], data[kinds[0]]
     step = data.get("step")
     if step is not None and kind != "int":
         yield Problem(("step",), f"`step` applies to `int`, and this is `{kind}`", "remove it", code="CT018")
@@ -64,12 +64,12 @@ def _choice_rules(values: object) -> Iterator[Problem]:
         return
     if not values:
         yield Problem(("choice",), "the list has no values", "add at least one, or remove it", code="CT060")
-    seen = set[str]()
+    texts = set[str]()
     for index, value in enumerate(values):
         text = json.dumps(value, sort_keys=True, default=str)
-        if text in seen:
+        if text in texts:
             yield Problem(("choice", index), f"`{value}` is listed twice", "remove one of the two", code="CT060")
-        seen.add(text)
+        texts.add(text)
 
 
 def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
@@ -135,9 +135,9 @@ class Range(Model):
     @property
     def bounds(self) -> _Bounds:
         """The smallest and the largest value."""
-        found: _Bounds = getattr(self, self.kind)
+        bounds: _Bounds = getattr(self, self.kind)
         assert self.kind != "choice", "values of a choice have no order"
-        return found
+        return bounds
 
     @property
     def values(self) -> Sequence[JsonValue] | None:
@@ -359,8 +359,8 @@ def _sweep_rules(sweep: Mapping[str, object]) -> Iterator[Problem]:
 def _not_in_a_grid(search: Mapping[str, object]) -> Iterator[Problem]:
     for name, item in search.items():
         for kind in ("log", "uniform"):
-            written = item.get(kind) if isinstance(item, Mapping) else getattr(item, kind, None)
-            if written is not None:
+            bounds = item.get(kind) if isinstance(item, Mapping) else getattr(item, kind, None)
+            if bounds is not None:
                 message = f"a grid cannot try every value of `{name}`, which has a continuous range"
                 hint = f"list values, `{name}: [0.001, 0.01, 0.1]`, or use `strategy: random`"
                 yield Problem(("search", name), message, hint, code="CT060")

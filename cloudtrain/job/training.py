@@ -101,15 +101,15 @@ Preferred = Annotated[
 
 
 def _resource_rules(resources: Mapping[str, object]) -> Iterator[Problem]:
-    named = [name for name in ("instance_type", "gpu", "instance_preferences") if resources.get(name)]
-    for name in named[1:]:
-        yield Problem((name,), f"`{named[0]}` and `{name}` both name the machine", "remove one of them", code="CT018")
+    names = [name for name in ("instance_type", "gpu", "instance_preferences") if resources.get(name)]
+    for name in names[1:]:
+        yield Problem((name,), f"`{names[0]}` and `{name}` both name the machine", "remove one of them", code="CT018")
     if not resources.get("instance_groups"):
         if resources.get("distribution_groups"):
             message = "`distribution_groups` needs `instance_groups`"
             yield Problem(("distribution_groups",), message, "add `instance_groups`, or remove it", code="CT018")
         return
-    for name in ("instance_count", *named):
+    for name in ("instance_count", *names):
         if name in resources:
             message = f"`instance_groups` holds its own types and counts, so `{name}` contradicts it"
             yield Problem((name,), message, f"remove `{name}` or `instance_groups`", code="CT018")
@@ -332,9 +332,9 @@ def same_names(job: Mapping[str, object], *, outputs: Sequence[str] = ()) -> Ite
     """
     for field, implicit in (("inputs", ()), ("outputs", outputs)):
         declared = job.get(field)
-        seen = {name.upper(): name for name in implicit}
+        names = {name.upper(): name for name in implicit}
         for name in declared if isinstance(declared, Mapping) else ():
-            first = seen.setdefault(str(name).upper(), name)
+            first = names.setdefault(str(name).upper(), name)
             if first != name:
                 variable = f"CLOUDTRAIN_{field[:-1]}_{name}".upper()
                 message = f"`{name}` and `{first}` differ only in case, and `{variable}` would mean both"

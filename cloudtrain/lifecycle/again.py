@@ -23,7 +23,7 @@ RUNTIME = "cloudtrain/"
 
 
 @contextmanager
-def code_of(kept: JobRecord, ref: RunRef, service: Service, *, only: Iterable[str] | None = None) -> Iterator[Tree]:
+def code_of(record: JobRecord, ref: RunRef, service: Service, *, only: Iterable[str] | None = None) -> Iterator[Tree]:
     """Yield one tree with the files of a run's code, each with its original content. If `only` is given, the tree holds
     only the files at those paths.
 
@@ -31,9 +31,9 @@ def code_of(kept: JobRecord, ref: RunRef, service: Service, *, only: Iterable[st
         TargetError: a file was deleted or changed (CT972), or the target does not answer.
     """
     paths = set(only) if only is not None else None
-    entries = [Entry(*file) for file in kept.files if paths is None or file.path in paths]
+    entries = [Entry(*file) for file in record.files if paths is None or file.path in paths]
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as scratch:
-        places = _places(entries, service.code(ref, code_upload(kept, ref), Path(scratch)))
+        places = _places(entries, service.code(ref, code_upload(record, ref), Path(scratch)))
         missing = [entry.path for entry in entries if entry.target is None and entry.path not in places]
         if missing:
             raise gone(ref, f"`{missing[0]}`" + (f" and {len(missing) - 1} more files" if missing[1:] else ""))
@@ -41,9 +41,9 @@ def code_of(kept: JobRecord, ref: RunRef, service: Service, *, only: Iterable[st
         yield Tree(Path(scratch), tuple(entries), (), Bundle(content_hash(entries), size, len(entries)), {}, places)
 
 
-def code_upload(kept: JobRecord, ref: RunRef) -> Upload:
+def code_upload(record: JobRecord, ref: RunRef) -> Upload:
     """Return the upload that holds the code of a run."""
-    uploads = [Upload(**item) for item in kept.plan["uploads"] if item["sha256"] == kept.bundle]
+    uploads = [Upload(**item) for item in record.plan["uploads"] if item["sha256"] == record.bundle]
     if not uploads:
         raise TargetError(f"`{ref.name}` was submitted without code", hint="its code is in the image", code="CT972")
     return next((item for item in uploads if item.kind == "code"), uploads[0])
@@ -61,14 +61,14 @@ def gone(ref: RunRef, what: str) -> TargetError:
 class SameCode:
     """The bundle of one run, used for another run. The code is fetched only if the target no longer has the bundle."""
 
-    def __init__(self, kept: JobRecord, ref: RunRef, service: Service) -> None:
-        self.sha256 = kept.bundle
-        self._kept = kept
+    def __init__(self, record: JobRecord, ref: RunRef, service: Service) -> None:
+        self.sha256 = record.bundle
+        self._record = record
         self._ref = ref
         self._service = service
 
     def write(self, path: Path) -> None:
-        with code_of(self._kept, self._ref, self._service) as tree:
+        with code_of(self._record, self._ref, self._service) as tree:
             try:
                 tree.write(path)
             except SourceChanged as error:

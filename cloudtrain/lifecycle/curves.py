@@ -94,10 +94,10 @@ class Comparison:
         pairs = _pairs(self.whole, self.joined, self.metrics)
         return max((_distance(pair.whole, pair.found) for pair in pairs), default=0.0)
 
-    def first_difference(self, found: Curve) -> CurveDifference | None:
-        """Return the first value of `found` that differs from the uninterrupted run by more than the tolerance; None
+    def first_difference(self, curve: Curve) -> CurveDifference | None:
+        """Return the first value of `curve` that differs from the uninterrupted run by more than the tolerance; None
         without a difference. The tolerance is relative for values above 1."""
-        for pair in _pairs(self.whole, found, self.metrics):
+        for pair in _pairs(self.whole, curve, self.metrics):
             size = abs(pair.whole) if isfinite(pair.whole) else 1.0
             is_close = _distance(pair.whole, pair.found) <= self.tolerance * max(1.0, size)
             if not is_close:
@@ -182,12 +182,12 @@ def loss_names(reports: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
     return tuple(name for name in names if name.lower().endswith("loss"))
 
 
-def _pairs(whole: Curve, found: Curve, metrics: Sequence[str]) -> list[CurveDifference]:
+def _pairs(whole: Curve, other: Curve, metrics: Sequence[str]) -> list[CurveDifference]:
     return [
-        CurveDifference(step, name, whole[step][name], found[step][name])
-        for step in sorted(whole.keys() & found.keys())
+        CurveDifference(step, name, whole[step][name], other[step][name])
+        for step in sorted(whole.keys() & other.keys())
         for name in metrics
-        if name in whole[step] and name in found[step]
+        if name in whole[step] and name in other[step]
     ]
 
 
@@ -200,5 +200,5 @@ def _distance(one: float, other: float) -> float:
 
 
 def _words(difference: CurveDifference) -> str:
-    step, metric, whole, found = difference
-    return f"at step {step} `{metric}` is {found:.7g}, and without interruption {whole:.7g}"
+    step, metric, whole, other = difference
+    return f"at step {step} `{metric}` is {other:.7g}, and without interruption {whole:.7g}"

@@ -77,20 +77,20 @@ class DrivenFolder:
         """Whether a command is starting the driver again."""
         return is_held(self.turn)
 
-    def write_status(self, state: RunState, reason: str | None, *, started: float, **more: Any) -> None:
-        """Replace the status. `reason` explains the state, `started` is the run's start in seconds since the epoch, and
-        `more` are additional fields.
+    def write_status(self, state: RunState, reason: str | None, *, start_time: float, **more: Any) -> None:
+        """Replace the status. `reason` explains the state, `start_time` is the run's start in seconds since the epoch,
+        and `more` are additional fields.
 
         Raises:
             OSError: the status cannot be written.
         """
         make_private_folder(self.path)
-        ended = time.time() if state.is_final else None
+        end_time = time.time() if state.is_final else None
         content = {
             "state": str(state),
             "reason": reason,
-            "started": started,
-            "ended": ended,
+            "started": start_time,
+            "ended": end_time,
             "pid": os.getpid(),
             **more,
         }

@@ -52,7 +52,7 @@ def run(name: str) -> Run:
             rows, elsewhere = _last(store)
         else:
             rows = [] if store is None else _matching(store, name)
-        known = [] if store is None else [row.name for row in store.newest(limit=200)]
+        candidates = [] if store is None else [row.name for row in store.newest(limit=200)]
         removed = store is not None and not rows and store.was_removed(name)
     if not rows and "://" in name:
         ref = RunRef.parse(name)
@@ -60,7 +60,7 @@ def run(name: str) -> Run:
     if removed:
         raise RunNotFound(f"the run `{name}` was removed", hint="`cloudtrain ps` lists the remaining runs")
     if not rows:
-        hint = did_you_mean(name, known[:8]) or "submit a job first: `cloudtrain submit job.yaml`"
+        hint = did_you_mean(name, candidates[:8]) or "submit a job first: `cloudtrain submit job.yaml`"
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
     if len(rows) > 1:
         names = ", ".join(f"`{row.name}`" for row in rows[:5])
@@ -141,8 +141,8 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
     outcomes = list[Recovered]()
 
     def report(accepted: Sequence[RunRecord]) -> None:
-        known = {item.name for item in outcomes}
-        late = [item for item in accepted if item.name not in known]
+        names = {item.name for item in outcomes}
+        late = [item for item in accepted if item.name not in names]
         outcomes.extend(Recovered(item.name, "finished", f"`{item.target}` has the run") for item in late)
         if on_found is not None:
             on_found(outcomes)
@@ -226,8 +226,8 @@ def _perhaps(
     included, because their recorded state may be outdated."""
     if not states:
         return newest(limit=limit, rehearsals=rehearsals)
-    ended = [state for state in states if state.is_final]
-    rows = newest(limit=limit, states=ended, rehearsals=rehearsals) if ended else []
+    final_states = [state for state in states if state.is_final]
+    rows = newest(limit=limit, states=final_states, rehearsals=rehearsals) if final_states else []
     rows += newest(states=[state for state in RunState if not state.is_final])
     return sorted(rows, key=lambda row: row.seq or 0, reverse=True)
 

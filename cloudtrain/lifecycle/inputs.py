@@ -68,10 +68,10 @@ def resolve_run_inputs(
     after = dict[str, None]()
     with read_store(settings.state_dir) as store:
         for name, item in job.inputs.items():
-            written, path = item.of(target), ("inputs", name, target)
-            if written is None or not is_run_input(written):
+            reference, path = item.of(target), ("inputs", name, target)
+            if reference is None or not is_run_input(reference):
                 continue
-            source = run_input(written)
+            source = run_input(reference)
             assert source is not None, "the model has checked it"
             try:
                 row, state = _Search(store, target, settings, job.folder or settings.cwd).row(source.run)
@@ -80,7 +80,7 @@ def resolve_run_inputs(
                 problems.append(Problem(path, error.message, error.hint, code=error.code))
                 continue
             inputs[name] = item.model_copy(update={target: place})
-            notes += _notes(name, written, row, place, state)
+            notes += _notes(name, reference, row, place, state)
             if state.is_final:
                 continue
             if target_of(target).facts.waits_for_runs:
@@ -179,12 +179,12 @@ class _Search:
 
     def _near(self, name: str) -> str:
         rows = self._here(self._store.newest(limit=_LOOKED_AT)) if self._store is not None else []
-        known = dict.fromkeys([row.job_name for row in rows] + [row.name for row in rows])
+        names = dict.fromkeys([row.job_name for row in rows] + [row.name for row in rows])
         file = _file_of_job(name, self._folder)
         if file is None:
-            return did_you_mean(name, list(known)[:8]) or f"submit a job of that name with `--target {self._target}`"
-        shown = os.path.relpath(file, self._settings.cwd)
-        return f"run it there first: `cloudtrain submit {quote(shown)} --target {self._target}`"
+            return did_you_mean(name, list(names)[:8]) or f"submit a job of that name with `--target {self._target}`"
+        path = os.path.relpath(file, self._settings.cwd)
+        return f"run it there first: `cloudtrain submit {quote(path)} --target {self._target}`"
 
 
 def _file_of_job(name: str, folder: Path) -> Path | None:
@@ -245,8 +245,8 @@ def _place(store: Store | None, row: RunRecord, source: RunInput) -> str:
     return place.rstrip("/") + source.below
 
 
-def _notes(name: str, written: str, row: RunRecord, place: str, state: RunState) -> list[str]:
-    notes = [f"input `{name}`: `{written}` is `{place}`, written by `{row.name}`"]
+def _notes(name: str, reference: str, row: RunRecord, place: str, state: RunState) -> list[str]:
+    notes = [f"input `{name}`: `{reference}` is `{place}`, written by `{row.name}`"]
     if not state.is_final and target_of(row.target).facts.waits_for_runs:
         notes.append(f"the run waits for `{row.name}`, which is {state}")
     elif not state.is_final:
@@ -384,21 +384,21 @@ class Secrets(NamedTuple):
 
     Attributes:
         values: secret texts, which are hidden wherever they occur.
-        named: pairs of name and value of secrets that do not look random: `("password", "hunter2")`. Such a secret is
+        pairs: pairs of name and value of secrets that do not look random: `("password", "hunter2")`. Such a secret is
             hidden only where it is a whole value or follows its name.
     """
 
     values: tuple[str, ...] = ()
-    named: tuple[tuple[str, str], ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
 
     def hidden(self, value: Shown) -> Shown:
         """Return a copy of JSON data with the secrets hidden."""
         value = hide(value, self.values)
-        return self._without_named(value) if self.named else value
+        return self._hide_pairs(value) if self.pairs else value
 
-    def _without_named(self, value: Any) -> Any:
+    def _hide_pairs(self, value: Any) -> Any:
         if isinstance(value, str):
-            for name, secret in self.named:
+            for name, secret in self.pairs:
                 if value.strip("\"'") == secret:
                     return HIDDEN
                 between = r"[\"']?(?:\s*[=:]\s*|\s+)[\"']?"
@@ -407,9 +407,9 @@ class Secrets(NamedTuple):
                     value = value.replace(secret, HIDDEN)
             return value
         if isinstance(value, Mapping):
-            return {key: self._without_named(inner) for key, inner in value.items()}
+            return {key: self._hide_pairs(inner) for key, inner in value.items()}
         if isinstance(value, list):
-            return [self._without_named(inner) for inner in value]
+            return [self._hide_pairs(inner) for inner in value]
         return value
 
 

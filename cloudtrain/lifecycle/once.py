@@ -195,7 +195,7 @@ def _is_own(store: Store, record: RunRecord) -> bool:
 
 def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None]) -> None:
     """Call `report` with all accepted runs that the user may not have seen, and record these runs as reported."""
-    held, locks = list[RunRecord](), list[ProcessLock]()
+    records, locks = list[RunRecord](), list[ProcessLock]()
     try:
         for record in store.unfinished():
             lock = store.lock(record.name)
@@ -204,9 +204,9 @@ def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None])
             locks.append(lock)
             current = store.get(record.name)
             if current is not None and current.stage == "accepted":
-                held.append(current)
-        report(held)
-        for record in held:
+                records.append(current)
+        report(records)
+        for record in records:
             store.advance(record.name, "reported")
     finally:
         for lock in locks:

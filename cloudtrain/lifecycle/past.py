@@ -55,12 +55,12 @@ class Changes(NamedTuple):
 def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Changes | None:
     """Return the changes since the newest run of a job with the same name, without asking a target. None if there is no
     such run, if it is a sweep, or if the store has no record of its submission."""
-    last = next(iter(store.newest(limit=1, job=ready.written.name)), None)
-    kept = None if last is None else store.kept(last.name)
-    if last is None or kept is None or kept.kind == SWEEP:
+    last = next(iter(store.newest(limit=1, job=ready.original.name)), None)
+    record = None if last is None else store.kept(last.name)
+    if last is None or record is None or record.kind == SWEEP:
         return None
-    changes = [*_of_target(last, kept, ready), *changes_between(kept.job, shown_fields(ready, plan))]
-    files = list(_of_code(last, kept, ready))
+    changes = [*_of_target(last, record, ready), *changes_between(record.job, shown_fields(ready, plan))]
+    files = list(_of_code(last, record, ready))
     return Changes(last.name, tuple(changes), tuple(files))
 
 
@@ -85,19 +85,19 @@ def _name(change: Change) -> str:
     return ".".join(map(str, change.path[1:])) if is_script_s else change.name
 
 
-def _of_target(last: RunRecord, kept: JobRecord, ready: Ready) -> Iterator[Change]:
-    before, after = dict(kept.settings), settings_fields(ready.where.settings)
+def _of_target(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[Change]:
+    before, after = dict(record.settings), settings_fields(ready.where.settings)
     if before.get("type") != after["type"]:
         yield Change(("target",), last.target, ready.where.target.name)
         return
-    if "settings" not in kept.hidden:
+    if "settings" not in record.hidden:
         yield from changes_between(before, after)
 
 
-def _of_code(last: RunRecord, kept: JobRecord, ready: Ready) -> Iterator[FileChange]:
-    if kept.bundle == ready.tree.sha256 or not kept.files:
+def _of_code(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[FileChange]:
+    if record.bundle == ready.tree.sha256 or not record.files:
         return
-    before, after = Side.of_run("", last.ref, kept), Side("", {}, tree=ready.tree)
+    before, after = Side.of_run("", last.ref, record), Side("", {}, tree=ready.tree)
     is_quick = "folder" in target_of(last.target).parts and ready.tree.identity.size < _QUICK
     yield from _code_changes(before, after, ready.where.here if is_quick else None, [])
 
@@ -113,28 +113,28 @@ class Side:
     Attributes:
         title: the user's name for this side.
         plan: the plan as JSON data.
-        kept: the data that the store keeps for a run, or would keep for a job; None for a plan, which has no such data.
+        record: the data that the store keeps for a run, or would keep for a job; None for a plan, which has none.
         tree: the code on disk; None for a run.
         ref: the run's reference.
     """
 
     title: str
     plan: Mapping[str, Any]
-    kept: JobRecord | None = None
+    record: JobRecord | None = None
     tree: Tree | None = None
     ref: RunRef | None = None
 
     @classmethod
-    def of_run(cls, title: str, ref: RunRef, kept: JobRecord) -> Side:
+    def of_run(cls, title: str, ref: RunRef, record: JobRecord) -> Side:
         """Return the side that describes a run."""
-        return cls(title, kept.plan, kept, ref=ref)
+        return cls(title, record.plan, record, ref=ref)
 
     @classmethod
     def of_job(cls, title: str, ready: Ready) -> Side:
         """Return the side that describes a job as a submit would send it."""
         plan = ready.plan(1, "")
-        kept = keep_plan(ready, ready.written, plan, Commit(None, None), JobSource())
-        return cls(title, kept.plan, kept, tree=ready.tree)
+        record = keep_plan(ready, ready.original, plan, Commit(None, None), JobSource())
+        return cls(title, record.plan, record, tree=ready.tree)
 
     @property
     def request(self) -> Any:
@@ -146,12 +146,12 @@ class Side:
     def bundle(self) -> str | None:
         """The hash of the code."""
         hashes = (item["sha256"] for item in self.plan.get("uploads", ()) if item["kind"] == "code")
-        return next(hashes, None) if self.kept is None else self.kept.bundle
+        return next(hashes, None) if self.record is None else self.record.bundle
 
     @property
     def files(self) -> Sequence[Entry | KeptFile]:
         """The files of the code."""
-        return self.tree.entries if self.tree is not None else () if self.kept is None else self.kept.files
+        return self.tree.entries if self.tree is not None else () if self.record is None else self.record.files
 
 
 @dataclass(frozen=True)
@@ -218,22 +218,22 @@ class Difference(Printable):
 def difference(before: Side, after: Side, settings: Settings) -> Difference:
     """Compare two sides. If the code differs, code that is not on this machine is fetched from the run's target."""
     targets = before.plan["target"], after.plan["target"]
-    changed = [Change(("target",), *targets)] if targets[0] != targets[1] else []
+    changes = [Change(("target",), *targets)] if targets[0] != targets[1] else []
     job, code, notes = None, None, list[str]()
-    if changed:
+    if changes:
         notes.append("the requests are for different targets and are not compared")
-    if before.kept is not None and after.kept is not None:
-        job = tuple(changes_between(dict(before.kept.job), dict(after.kept.job)))
+    if before.record is not None and after.record is not None:
+        job = tuple(changes_between(dict(before.record.job), dict(after.record.job)))
         code = tuple(_code_changes(before, after, settings, notes))
-        versions = before.kept.version, after.kept.version
-        if not changed and not {"settings"} & {*before.kept.hidden, *after.kept.hidden}:
-            changed += changes_between(dict(before.kept.settings), dict(after.kept.settings))
+        versions = before.record.version, after.record.version
+        if not changes and not {"settings"} & {*before.record.hidden, *after.record.hidden}:
+            changes += changes_between(dict(before.record.settings), dict(after.record.settings))
         if versions[0] != versions[1]:
             notes.append(f"`{before.title}` was made with cloudtrain {versions[0]}, `{after.title}` with {versions[1]}")
     return Difference(
         before=before.title,
         after=after.title,
-        target=tuple(changed),
+        target=tuple(changes),
         job=job,
         request=tuple(changes_between(before.request, after.request)) if targets[0] == targets[1] else (),
         code=code,
@@ -245,9 +245,9 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
 def _code_changes(before: Side, after: Side, settings: Settings | None, notes: list[str]) -> Iterator[FileChange]:
     """Yield the files that differ, with their changed lines unless `settings` is None."""
     old, new = hashes(before.files), hashes(after.files)
-    changed = {path for path in old.keys() & new.keys() if old[path] != new[path]}
+    paths = {path for path in old.keys() & new.keys() if old[path] != new[path]}
     with ExitStack() as stack:
-        first, second = (_contents(side, changed, settings, stack, notes) for side in (before, after))
+        first, second = (_contents(side, paths, settings, stack, notes) for side in (before, after))
         yield from file_changes(old, new, first, second, names=(before.title, after.title))
 
 
@@ -258,11 +258,11 @@ def _contents(
     if not paths or settings is None:
         return lambda _: None
     if tree is None:
-        assert side.kept is not None, "a run without it is not compared"
+        assert side.record is not None, "a run without it is not compared"
         assert side.ref is not None, "a side without a tree is a run"
         try:
             service = service_of(side.ref.target, settings)
-            tree = stack.enter_context(code_of(side.kept, side.ref, service, only=paths))
+            tree = stack.enter_context(code_of(side.record, side.ref, service, only=paths))
         except CloudtrainError as error:
             notes.append(f"the lines of changed files are not shown: {error.message}")
             return lambda _: None

@@ -34,16 +34,16 @@ _LOGARITHMIC_FROM = 50.0
 
 def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     """Plot the objective's value of each trial by trial number, and the best value so far."""
-    objective, known = _with_values(trials, objective)
+    objective, trials = _with_values(trials, objective)
     figure = _figure((7.0, 4.0))
     axes = figure.add_subplot()
-    best, line = known[0].value or 0.0, list[float]()
-    for trial in known:
+    best, line = trials[0].value or 0.0, list[float]()
+    for trial in trials:
         value = trial.value or 0.0
         best = value if objective.better(value, best) else best
         line.append(best)
-    numbers = [trial.number for trial in known]
-    axes.plot(numbers, [trial.value or 0.0 for trial in known], "o", color="#7a8ba6", label="trial")
+    numbers = [trial.number for trial in trials]
+    axes.plot(numbers, [trial.value or 0.0 for trial in trials], "o", color="#7a8ba6", label="trial")
     axes.step(numbers, line, where="post", color="#c4472f", label="best so far")
     axes.set_xlabel("trial")
     axes.set_ylabel(objective.metric)
@@ -54,17 +54,17 @@ def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
 
 def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     """Plot the objective's value of each trial against each hyperparameter. Later trials are darker."""
-    objective, known = _with_values(trials, objective)
-    names = list(known[0].values)
+    objective, trials = _with_values(trials, objective)
+    names = list(trials[0].values)
     figure = _figure((3.2 * len(names) + 1.0, 3.4))
     first: Axes | None = None
     for index, name in enumerate(names):
         axes = figure.add_subplot(1, len(names), index + 1, sharey=first)
         first = first or axes
-        places, labels = _places([trial.values[name] for trial in known])
-        shades = [trial.number for trial in known]
+        places, labels = _places([trial.values[name] for trial in trials])
+        shades = [trial.number for trial in trials]
         axes.scatter(
-            places, [trial.value or 0.0 for trial in known], c=shades, cmap="Blues", edgecolor="#44546a", vmin=-3
+            places, [trial.value or 0.0 for trial in trials], c=shades, cmap="Blues", edgecolor="#44546a", vmin=-3
         )
         _scale(axes, places, labels)
         axes.set_xlabel(name)
@@ -78,17 +78,17 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
 def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     """Plot one line for each trial through its hyperparameters to the objective's value, which sets the line's
     colour."""
-    objective, known = _with_values(trials, objective)
-    names = [*known[0].values, objective.metric]
-    columns = [[trial.values[name] for trial in known] for name in known[0].values]
-    columns.append([trial.value for trial in known])
+    objective, trials = _with_values(trials, objective)
+    names = [*trials[0].values, objective.metric]
+    columns = [[trial.values[name] for trial in trials] for name in trials[0].values]
+    columns.append([trial.value for trial in trials])
     figure = _figure((2.0 * len(names) + 2.0, 4.0))
     axes = figure.add_subplot()
     shares = [_shares(column) for column in columns]
     from matplotlib import colormaps
 
     colors = colormaps["viridis_r" if objective.goal == "minimize" else "viridis"]
-    order = sorted(range(len(known)), key=lambda index: shares[-1][index], reverse=objective.goal == "minimize")
+    order = sorted(range(len(trials)), key=lambda index: shares[-1][index], reverse=objective.goal == "minimize")
     for index in order:
         axes.plot(range(len(names)), [share[index] for share in shares], color=colors(shares[-1][index]), alpha=0.8)
     for place, column in enumerate(columns):
@@ -113,11 +113,11 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
         UsageError: fewer than ten trials have a value.
         MissingExtra: matplotlib or Optuna is not installed.
     """
-    objective, known = _with_values(trials, objective)
-    if len(known) < _ENOUGH:
-        words = f"{len(known)} trial{'s have' if len(known) > 1 else ' has'} a value, and importance needs {_ENOUGH}"
+    objective, trials = _with_values(trials, objective)
+    if len(trials) < _ENOUGH:
+        words = f"{len(trials)} trial{'s have' if len(trials) > 1 else ' has'} a value, and importance needs {_ENOUGH}"
         raise UsageError(words, hint="`cloudtrain continue SWEEP --trials 10` adds ten trials", code="CT068")
-    shares = sorted(_importances(known, objective).items(), key=lambda item: item[1])
+    shares = sorted(_importances(trials, objective).items(), key=lambda item: item[1])
     figure = _figure((7.0, 0.5 * len(shares) + 1.2))
     axes = figure.add_subplot()
     bars = axes.barh([name for name, _ in shares], [share for _, share in shares], color="#7a8ba6")
@@ -188,12 +188,12 @@ def _on_any_page(figure: Figure) -> Figure:
     return figure
 
 
-def _with_values(trials: Sequence[Trial], objective: Objective | None) -> tuple[Objective, list[Trial]]:
-    known = [trial for trial in trials if trial.value is not None]
-    if objective is None or not known:
+def _with_values(trials: Sequence[Trial], objective: Objective | None) -> tuple[Objective, Sequence[Trial]]:
+    trials = [trial for trial in trials if trial.value is not None]
+    if objective is None or not trials:
         what = "the sweep has no objective" if objective is None else "no trial has a value yet"
         raise UsageError(f"{what}, so there is nothing to draw", hint="`sweep.rows()` lists the trials", code="CT992")
-    return objective, known
+    return objective, trials
 
 
 def _is_number(value: Any) -> bool:

@@ -73,7 +73,7 @@ def prepare(
     code, and the source folder is not read.
     """
     here, name = where.here, where.target.name
-    job = written = anchored(work, here.cwd)
+    job = original = anchored(work, here.cwd)
     notes: tuple[str, ...] = ()
     awaited: tuple[Awaited, ...] = ()
     after: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ def prepare(
         after=after,
     )
     notes = (*notes, *more)
-    ready = Ready(job, written, where, context, tree, tuple(ignore), place_of, notes, awaited, uploads)
+    ready = Ready(job, original, where, context, tree, tuple(ignore), place_of, notes, awaited, uploads)
     try:
         return replace(ready, context=context._replace(conda=_conda_text(job, tree)))
     except JobError as error:
@@ -193,7 +193,7 @@ def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
     while waiting:
         name = waiting.pop()
         if name not in texts:
-            text = texts[name] = _text_in(tree, name)
+            text = texts[name] = tree.read_text(name)
             folder = os.path.dirname(name)  # noqa: PTH120 - names of the bundle
             waiting += [os.path.normpath(os.path.join(folder, other)) for other in re.findall(_INCLUDES, text or "")]  # noqa: PTH118
     if texts[file] is None:
@@ -203,21 +203,13 @@ def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _text_in(tree: Tree, name: str) -> str | None:
-    entry = next((entry for entry in tree.entries if entry.path == name), None)
-    try:
-        return None if entry is None else Path(tree.location(entry)).read_text("utf-8", "replace")
-    except OSError:
-        return None
-
-
 @dataclass(frozen=True)
 class Ready:
     """A job with all that its plan depends on. It is compiled once, under a placeholder instead of its run's name.
 
     Attributes:
         work: the job, with absolute paths, and with locations instead of `run:...` inputs and of data on this machine.
-        written: the job as the user wrote it, with absolute paths.
+        original: the job as the user wrote it, with absolute paths.
         context: what compile gets besides the job and the settings, for the run `NAMELESS`.
         notes: notes from the preparation for the reader of the plan.
         awaited: earlier runs that the job reads from and that had not ended when they were last seen.
@@ -225,7 +217,7 @@ class Ready:
     """
 
     work: AnyJob
-    written: AnyJob
+    original: AnyJob
     where: Where
     context: CompileContext
     tree: Tree
@@ -345,8 +337,8 @@ class Ready:
         ignored = {rule_named(code).code for code in self.ignore}
         waits = self.waits_for if may_wait else ()
         unwritten = {item.path for item in self.awaited if item.ref in waits}
-        asked = list(self.service.check(self.work.view, self.where.settings, plan)) if ask else []
-        findings = [item for item in asked if item.path not in unwritten] + list(self._about_runs(waits))
+        online_findings = list(self.service.check(self.work.view, self.where.settings, plan)) if ask else []
+        findings = [item for item in online_findings if item.path not in unwritten] + list(self._about_runs(waits))
         findings = [item for item in findings if item.code not in ignored]
         return plan.with_findings((*plan.findings, *(self._place(finding) for finding in findings)))
 
@@ -457,8 +449,8 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
     A path is left out if it contains code that the job names, such as its entry point.
     """
     environment = job.environment
-    named = (job.entry_point, environment.requirements, environment.conda_file, environment.build)
-    code = [os.path.normpath(name) for name in (*named, *(job.command or "").split()) if name]
+    files = (job.entry_point, environment.requirements, environment.conda_file, environment.build)
+    code = [os.path.normpath(name) for name in (*files, *(job.command or "").split()) if name]
     root = os.path.realpath(source)
     declared = [(f"{place.name} of the job", place.address) for place in declared_places(job.view, DEFAULT_TARGET)]
     for name, item in job.inputs.items():
@@ -506,10 +498,10 @@ def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str,
     names in the bundle, a mapping from these names to their locations, and notes for the plan."""
     changes, beside, notes = dict[str, str](), dict[str, str](), list[str]()
     for field in ("conda_file", "build"):
-        written = getattr(job.environment, field)
-        if written is None:
+        path = getattr(job.environment, field)
+        if path is None:
             continue
-        name = os.path.normpath(written)
+        name = os.path.normpath(path)
         if not source.alone and not name.startswith("..") and not os.path.isabs(name):  # noqa: PTH117
             continue
         place = os.path.realpath(os.path.join(source.folder, name))  # noqa: PTH118
@@ -517,7 +509,7 @@ def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str,
         if not (os.path.isdir(place) if field == "build" else os.path.isfile(place)):  # noqa: PTH112, PTH113
             continue  # compile reports this with all other mistakes
         changes[field], beside[name] = name, place
-        notes.append(f"`{written}` is outside of the code; its name in the bundle is `{name}`")
+        notes.append(f"`{path}` is outside of the code; its name in the bundle is `{name}`")
     if not changes:
         return job, {}, []
     return job.model_copy(update={"environment": job.environment.model_copy(update=changes)}), beside, notes

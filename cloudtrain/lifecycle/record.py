@@ -76,11 +76,11 @@ class JobSource(NamedTuple):
 def keep_plan(ready: Ready, job: AnyJob | Sweep, plan: Plan, commit: Commit, source: JobSource) -> JobRecord:
     """Return the record of the plan of a job or sweep. For a sweep, `ready` is its first trial. The trial's fields
     and hourly price are left out, because each trial has its own record."""
-    fields, compiled, kind = fields_of(job), fields_of(ready.work), kind_of_job(job)
+    fields, work, kind = fields_of(job), fields_of(ready.work), kind_of_job(job)
     settings = settings_fields(ready.where.settings)
     content = replace(plan, processes=()).to_dict()
     del content["processes"]
-    raw = {"job": fields, "prepared": {} if kind == SWEEP else compiled, "settings": settings, "request": plan.request}
+    raw = {"job": fields, "prepared": {} if kind == SWEEP else work, "settings": settings, "request": plan.request}
     secrets = Secrets(
         tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *source.overridden_secrets()))),
         tuple(named_secrets(ready.work.view)),
@@ -88,7 +88,7 @@ def keep_plan(ready: Ready, job: AnyJob | Sweep, plan: Plan, commit: Commit, sou
     return JobRecord(
         version=__version__,
         job=secrets.hidden(fields),
-        prepared=secrets.hidden(compiled) if compiled != fields and kind != SWEEP else None,
+        prepared=secrets.hidden(work) if work != fields and kind != SWEEP else None,
         kind=kind,
         file=source.file,
         text=source.hidden_text(secrets),
@@ -109,7 +109,7 @@ def keep_plan(ready: Ready, job: AnyJob | Sweep, plan: Plan, commit: Commit, sou
 
 def shown_fields(ready: Ready, plan: Plan) -> dict[str, Any]:
     """Return a job's fields as the store keeps them, with secrets hidden."""
-    fields = fields_of(ready.written)
+    fields = fields_of(ready.original)
     return Secrets((*plan.hidden, *signatures_in(fields)), tuple(named_secrets(ready.work.view))).hidden(fields)
 
 
@@ -118,12 +118,12 @@ def settings_fields(target: TargetSettings) -> dict[str, Any]:
     return {"type": target.type, **target.model_dump(mode="json", exclude_unset=True)}
 
 
-def settings_of(kept: JobRecord) -> TargetSettings | None:
+def settings_of(record: JobRecord) -> TargetSettings | None:
     """Return the target settings that a run was sent with; None if one of their values is hidden."""
-    if "settings" in kept.hidden:
+    if "settings" in record.hidden:
         return None
-    model = target_of(kept.settings["type"]).settings
-    return model(**{name: value for name, value in kept.settings.items() if name != "type"})
+    model = target_of(record.settings["type"]).settings
+    return model(**{name: value for name, value in record.settings.items() if name != "type"})
 
 
 def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
@@ -186,23 +186,23 @@ class SentJob(Printable):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job, the plan and the commit as JSON data."""
-        kept = self.kept
-        has_git = kept.branch is not None or kept.commit is not None
-        git = {name: getattr(kept, name) for name in ("commit", "branch", "dirty", "difference")}
+        record = self.kept
+        has_git = record.branch is not None or record.commit is not None
+        git = {name: getattr(record, name) for name in ("commit", "branch", "dirty", "difference")}
         return {
             "name": self.name,
             "ref": str(self.ref),
             "target": self.ref.target,
             "created": self.created,
-            "cloudtrain": kept.version,
+            "cloudtrain": record.version,
             "job": self.job,
-            "written": {"file": kept.file, "text": kept.text, "overrides": list(kept.overrides)},
-            "settings": dict(kept.settings),
+            "written": {"file": record.file, "text": record.text, "overrides": list(record.overrides)},
+            "settings": dict(record.settings),
             "plan": self.plan,
             "git": git if has_git else None,
-            "bundle": {"sha256": kept.bundle, "files": [file._asdict() for file in kept.files]},
-            "hidden": list(kept.hidden),
-            "rerun_of": kept.rerun_of,
+            "bundle": {"sha256": record.bundle, "files": [file._asdict() for file in record.files]},
+            "hidden": list(record.hidden),
+            "rerun_of": record.rerun_of,
         }
 
     def document(self) -> Document:
@@ -215,32 +215,32 @@ class SentJob(Printable):
         return Document(blocks)
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        kept = self.kept
+        record = self.kept
         yield "submitted", datetime.fromtimestamp(self.created).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
-        yield "cloudtrain", kept.version
-        yield "job file", kept.file or "none: the job was written in Python"
-        if kept.overrides:
-            yield "overrides", "\n".join(kept.overrides)
-        if kept.rerun_of:
-            yield "repeats" if kept.kind != SWEEP else "continues", kept.rerun_of
-        settings = {key: value for key, value in kept.settings.items() if key != "type"}
+        yield "cloudtrain", record.version
+        yield "job file", record.file or "none: the job was written in Python"
+        if record.overrides:
+            yield "overrides", "\n".join(record.overrides)
+        if record.rerun_of:
+            yield "repeats" if record.kind != SWEEP else "continues", record.rerun_of
+        settings = {key: value for key, value in record.settings.items() if key != "type"}
         yield "target", self.ref.target + (f", with {json.dumps(settings, ensure_ascii=False)}" if settings else "")
         yield "source", "\n".join(self._source()) or "in no git repository"
-        size = sum(not file.path.startswith("cloudtrain/") for file in kept.files)
-        runtime = " and cloudtrain's runtime" if size < len(kept.files) else ""
-        yield "code", f"{size:,} {'file' if size == 1 else 'files'}{runtime}, bundle {kept.bundle}"
+        size = sum(not file.path.startswith("cloudtrain/") for file in record.files)
+        runtime = " and cloudtrain's runtime" if size < len(record.files) else ""
+        yield "code", f"{size:,} {'file' if size == 1 else 'files'}{runtime}, bundle {record.bundle}"
 
     def _source(self) -> Iterator[str]:
-        kept = self.kept
-        if kept.branch is None and kept.commit is None:
+        record = self.kept
+        if record.branch is None and record.commit is None:
             return
-        branch = f" of branch {kept.branch}" if kept.branch else ""
-        yield f"commit {kept.commit or 'none yet'}{branch}"
-        if kept.difference:
-            yield f"with changes that are not committed; hash of the difference {kept.difference}"
-        elif kept.dirty:
+        branch = f" of branch {record.branch}" if record.branch else ""
+        yield f"commit {record.commit or 'none yet'}{branch}"
+        if record.difference:
+            yield f"with changes that are not committed; hash of the difference {record.difference}"
+        elif record.dirty:
             yield "with files that git does not track"
-        elif kept.dirty is None and kept.commit is not None:
+        elif record.dirty is None and record.commit is not None:
             yield "git did not report whether the code differs from this commit"
 
     def _hidden_ways(self) -> list[str]:
@@ -250,11 +250,11 @@ class SentJob(Printable):
 
 
 def sent_of(store: Store | None, row: RunRecord) -> SentJob:
-    kept = None if store is None else store.kept(row.name)
-    if kept is None:
+    record = None if store is None else store.kept(row.name)
+    if record is None:
         raise RunNotFound(
             f"this machine has no record of what was sent for `{row.name}`",
             hint="it was submitted from another machine or by an older cloudtrain, or the record is damaged",
             code="CT971",
         )
-    return SentJob(row.name, row.ref, row.created, kept)
+    return SentJob(row.name, row.ref, row.created, record)

@@ -277,7 +277,7 @@ def terminal() -> str:
     except OSError:
         return ""
     try:
-        started = Path(f"/proc/{session}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[19]
+        start_time = Path(f"/proc/{session}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
-        started = ""
-    return f"{boot_id()}:{session}:{started}"
+        start_time = ""
+    return f"{boot_id()}:{session}:{start_time}"

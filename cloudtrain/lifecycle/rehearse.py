@@ -72,8 +72,8 @@ class Original:
         spec = LaunchSpecification.from_json(map_texts(self.spec.to_json(), moved))
         if hold_at is None:
             return spec
-        held = {HOLD_AT_STEP: str(hold_at)}
-        return replace(spec, processes=tuple(replace(each, env=each.env | held) for each in spec.processes))
+        variables = {HOLD_AT_STEP: str(hold_at)}
+        return replace(spec, processes=tuple(replace(each, env=each.env | variables) for each in spec.processes))
 
     def _homes(self, name: str, checkpoint_of: str) -> dict[str, str]:
         """Return a map from the original's locations to those of its repetition. Checkpoints move to the folder of the
@@ -292,10 +292,10 @@ def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
         )
 
 
-def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the metrics to compare: the metrics in `asked`, or all losses if `asked` is empty."""
-    known = dict.fromkeys(name for report in reports for name in report if name != "step")
-    if not known:
+def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], choice: Sequence[str]) -> tuple[str, ...]:
+    """Return the metrics to compare: those in `choice`, or all losses if `choice` is empty."""
+    options = dict.fromkeys(name for report in reports for name in report if name != "step")
+    if not options:
         hint = (
             "call `runtime.report(step=step, loss=loss)`, print `[metrics] step=10 loss=0.25`, or say how to read what "
             "the script prints: `metrics: {loss: 'loss: ([0-9.]+)'}` in the job"
@@ -303,20 +303,20 @@ def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: S
         raise UsageError(
             f"`{whole.name}` reported no metrics, but a rehearsal compares losses", hint=hint, code="CT905"
         )
-    for name in asked:
-        if name not in known:
-            raise UsageError(f"`{whole.name}` reported no `{name}`", hint=did_you_mean(name, known), code="CT905")
-    metrics = tuple(asked) or loss_names(reports)
+    for name in choice:
+        if name not in options:
+            raise UsageError(f"`{whole.name}` reported no `{name}`", hint=did_you_mean(name, options), code="CT905")
+    metrics = tuple(choice) or loss_names(reports)
     if not metrics:
-        names = ", ".join(f"`{name}`" for name in known)
-        hint = f"compare another metric: `--metric {next(iter(known))}`"
+        names = ", ".join(f"`{name}`" for name in options)
+        hint = f"compare another metric: `--metric {next(iter(options))}`"
         raise UsageError(f"`{whole.name}` reported no loss, only {names}", hint=hint, code="CT905")
     return metrics
 
 
-def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
-    """Return the reported step at which to interrupt the run: the first one that is at least `asked`, or one about
-    half way if `asked` is None."""
+def _step(whole: Run, steps: Sequence[int], min_step: int | None) -> int:
+    """Return the reported step at which to interrupt the run: the first one that is at least `min_step`, or one about
+    half way if `min_step` is None."""
     if len(steps) < 2:
         what = f"at step {steps[0]} alone" if steps else "without a step"
         hint = (
@@ -324,14 +324,14 @@ def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
             "print the step in the same line (`step 10 loss: 0.25`), or add a pattern for it: `step: 'at ([0-9]+)'`"
         )
         raise UsageError(f"`{whole.name}` reports its loss {what}", hint=hint, code="CT905")
-    if asked is None:
+    if min_step is None:
         return steps[(len(steps) - 1) // 2]
-    if asked >= steps[-1]:
+    if min_step >= steps[-1]:
         hint = f"choose a step before {steps[-1]}"
         raise UsageError(
-            f"`{whole.name}` ends at step {steps[-1]}, so it cannot be stopped at {asked}", hint=hint, code="CT905"
+            f"`{whole.name}` ends at step {steps[-1]}, so it cannot be stopped at {min_step}", hint=hint, code="CT905"
         )
-    return next(step for step in steps if step >= asked)
+    return next(step for step in steps if step >= min_step)
 
 
 def _stop_at(run: Run, step: int) -> float:

@@ -79,13 +79,13 @@ class Run:
         self._settings = settings
         self._row = row
         self._key = row.key
-        self._stored = True
+        self._is_stored = True
         self._last = RunStatus(RunState(row.state), row.reason, row.started, row.ended)
 
     @classmethod
-    def attached(cls, listed: ListedRun, settings: Settings) -> Run:
+    def attached(cls, listed_run: ListedRun, settings: Settings) -> Run:
         """Return a run that the target lists but this machine's store lacks, such as another user's run."""
-        ref, status = listed
+        ref, status = listed_run
         row = RunRecord(
             name=ref.name,
             target=ref.target,
@@ -103,7 +103,7 @@ class Run:
             ended=status.ended,
         )
         run = cls(row, settings)
-        run._stored, run._last = False, status
+        run._is_stored, run._last = False, status
         return run
 
     @classmethod
@@ -165,7 +165,7 @@ class Run:
 
     def remember(self, status: RunStatus) -> None:
         """Record a status that the target returned, if the store can be written."""
-        if self._stored:
+        if self._is_stored:
             with suppress(StoreError), open_store(self._settings.state_dir) as store:
                 store.record(self.name, status)
 
@@ -229,7 +229,7 @@ class Run:
         from cloudtrain.lifecycle.record import sent_of
 
         with read_store(self._settings.state_dir) as store:
-            return sent_of(store if self._stored else None, self._row)
+            return sent_of(store if self._is_stored else None, self._row)
 
     def rerun(
         self,
@@ -261,13 +261,13 @@ class Run:
         """
         from cloudtrain.lifecycle.submit import again, changed, submit
 
-        here, kept = self._settings, self.show().kept
+        here, record = self._settings, self.show().kept
         report = None if on_run is None else lambda submitted: on_run(Run.of_submitted(submitted, here))
         watch = Watch(on_plan, None, on_bytes, report)
         if not overrides:
-            return Run.of_submitted(submit(again(self._row, kept, here, name=name, watch=watch), here), here)
+            return Run.of_submitted(submit(again(self._row, record, here, name=name, watch=watch), here), here)
         changes = [*overrides, *([f"name={name}"] if name is not None else [])]
-        with changed(self._row, kept, changes, here, ignore=ignore, online=online, watch=watch) as sending:
+        with changed(self._row, record, changes, here, ignore=ignore, online=online, watch=watch) as sending:
             return Run.of_submitted(submit(sending, here), here)
 
     def save_code(self, destination: str | Path) -> list[str]:
@@ -293,7 +293,7 @@ class Run:
             UsageError: the run has not ended, or is not in this machine's run store.
             TargetError: the run's folder cannot be removed.
         """
-        if not self._stored:
+        if not self._is_stored:
             hint = "remove it with the tools of its target"
             raise UsageError(f"`{self.name}` was not submitted from this machine", hint=hint, code="CT939")
         if not self.state.is_final:

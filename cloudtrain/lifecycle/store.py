@@ -67,15 +67,15 @@ class RunRecord:
     def of_row(cls, row: Sequence[object], now: float) -> RunRecord:
         """Return the run of a row. Of a damaged row, what can be read is kept: the target is asked for an unreadable
         state, and a run with unreadable dates counts as new, so that nothing removes it."""
-        found: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
-        times = {name: amount(found[name]) for name in ("created", "started", "ended")}
-        numbers = {name: found[name] if isinstance(found[name], int) else 0 for name in ("counter", "seq")}
-        texts = {name: text(value) for name, value in found.items() if value is not None and name not in times}
-        found |= texts | times | numbers
-        found["created"] = next((moment for moment in times.values() if moment is not None), now)
-        found["stage"] = found["stage"] if found["stage"] in STAGES else "reported"
-        found["state"] = found["state"] if found["state"] in _STATES else RunState.PENDING.value
-        return cls(**found)
+        values: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
+        times = {name: amount(values[name]) for name in ("created", "started", "ended")}
+        numbers = {name: values[name] if isinstance(values[name], int) else 0 for name in ("counter", "seq")}
+        texts = {name: text(value) for name, value in values.items() if value is not None and name not in times}
+        values |= texts | times | numbers
+        values["created"] = next((moment for moment in times.values() if moment is not None), now)
+        values["stage"] = values["stage"] if values["stage"] in STAGES else "reported"
+        values["state"] = values["state"] if values["state"] in _STATES else RunState.PENDING.value
+        return cls(**values)
 
 
 _STATES = frozenset(state.value for state in RunState)
@@ -132,21 +132,21 @@ class Store:
         record: RunRecord,
         outputs: Mapping[str, str] | None = None,
         origin: Origin = NOWHERE,
-        kept: JobRecord | None = None,
+        job_record: JobRecord | None = None,
     ) -> ProcessLock | None:
         """Reserve the name of the run `record`: record stage `planned`, and return a lock that lasts until this process
         ends. Return None if the name is taken, or if its key already has a run of this submitter with this or a higher
         counter.
 
-        `outputs` maps the run's outputs to their locations, `origin` is the origin of the submission, and `kept` is the
-        data that is sent.
+        `outputs` maps the run's outputs to their locations, `origin` is the origin of the submission, and `job_record`
+        is the data that is sent.
         """
         with self._writing():
-            taken = self._db.execute(
+            conflict = self._db.execute(
                 f"SELECT 1 FROM runs WHERE name = ? OR (key = ? AND submitter = ? AND counter >= ? AND {_COUNTED})",
                 (record.name, record.key, record.submitter, record.counter),
             ).fetchone()
-            lock = None if taken else self.lock(record.name)
+            lock = None if conflict else self.lock(record.name)
             if lock is None:
                 return None
             values = [getattr(record, field) for field in _FIELDS]
@@ -160,8 +160,8 @@ class Store:
             )
             labels = [(record.name, *label) for label in origin.labels]
             self._db.executemany("INSERT OR REPLACE INTO labels (name, kind, key, value) VALUES (?, ?, ?, ?)", labels)
-            if kept is not None:
-                self._keep(record.name, kept)
+            if job_record is not None:
+                self._keep(record.name, job_record)
             self._note(record.name, record.stage)
             return lock
 
@@ -175,8 +175,8 @@ class Store:
         assert stage in STAGES
         self._check_still_there()
         with self._writing():
-            changed = self._db.execute("UPDATE runs SET stage = ? WHERE name = ?", (stage, name))
-            assert changed.rowcount == 1, "a submission is forgotten only under its lock"
+            cursor = self._db.execute("UPDATE runs SET stage = ? WHERE name = ?", (stage, name))
+            assert cursor.rowcount == 1, "a submission is forgotten only under its lock"
             self._note(name, stage)
 
     def forget(self, name: str) -> None:
@@ -253,13 +253,13 @@ class Store:
             data |= {name: tuple(map(text, data[name])) for name in ("overrides", "hidden")}
             data["dirty"] = None if data["dirty"] is None else bool(data["dirty"])
             entries = () if files is None else tuple(KeptFile(*item) for item in _unpack(files))
-            kept = JobRecord(**data, files=entries, hourly=amount(hourly))
-            plan = kept.plan
-            parts = (kept.job, kept.settings, plan, plan["request"], plan["summary"], *plan["uploads"])
+            record = JobRecord(**data, files=entries, hourly=amount(hourly))
+            plan = record.plan
+            parts = (record.job, record.settings, plan, plan["request"], plan["summary"], *plan["uploads"])
             names = (plan["sha256"], plan["run_name"], plan["target"])
-            texts = (kept.kind, kept.settings["type"], kept.rerun_of or "", *names)
+            texts = (record.kind, record.settings["type"], record.rerun_of or "", *names)
             whole = [isinstance(part, dict) for part in parts] + [isinstance(item, str) for item in texts]
-            return kept if all(whole) and bytes not in map(type, columns) else None
+            return record if all(whole) and bytes not in map(type, columns) else None
         return None
 
     def money(self) -> dict[str, Money]:
@@ -409,18 +409,18 @@ class Store:
                 code="CT961",
             )
 
-    def _keep(self, name: str, kept: JobRecord) -> None:
-        columns = [getattr(kept, field) for field in _IN_COLUMNS]
-        content = {field: getattr(kept, field) for field in _IN_CONTENT}
+    def _keep(self, name: str, record: JobRecord) -> None:
+        columns = [getattr(record, field) for field in _IN_COLUMNS]
+        content = {field: getattr(record, field) for field in _IN_CONTENT}
         self._db.execute(
             "INSERT OR REPLACE INTO sent (name, version, file, bundle, commit_id, branch, dirty, difference, content)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (name, *columns, _pack(content)),
         )
-        if kept.files and not self._db.execute("SELECT 1 FROM bundles WHERE sha256 = ?", (kept.bundle,)).fetchone():
-            files = _pack([list(file) for file in kept.files])
-            self._db.execute("INSERT INTO bundles (sha256, files) VALUES (?, ?)", (kept.bundle, files))
-        self._db.execute("INSERT OR REPLACE INTO money (name, hourly) VALUES (?, ?)", (name, kept.hourly))
+        if record.files and not self._db.execute("SELECT 1 FROM bundles WHERE sha256 = ?", (record.bundle,)).fetchone():
+            files = _pack([list(file) for file in record.files])
+            self._db.execute("INSERT INTO bundles (sha256, files) VALUES (?, ?)", (record.bundle, files))
+        self._db.execute("INSERT OR REPLACE INTO money (name, hourly) VALUES (?, ?)", (name, record.hourly))
 
     def _delete(self, name: str, *tables: str) -> None:
         """Delete a run's rows, and the lists of code files that no run uses any more."""

@@ -101,8 +101,8 @@ class Journal:
         entry = {"at": round(time.time(), 3), "event": event, **fields}
         line = (json.dumps(entry) + "\n").encode()
         try:
-            written = os.pwrite(self._descriptor, line, self._end)
-            if written < len(line):
+            size = os.pwrite(self._descriptor, line, self._end)
+            if size < len(line):
                 raise OSError(28, os.strerror(28))
             os.fsync(self._descriptor)
         except OSError:
@@ -205,9 +205,9 @@ def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str
     """Return the values of trial `number`, counted from 1. `trials` are the earlier trials."""
     if sweep.strategy == "grid":
         return sweep.space.grid_point(number - 1)
-    known = list(trials)
-    learns = sweep.strategy == "bayesian" and number > DRAWN_FIRST and sum(trial.counts for trial in known) >= _LEAST
-    return _learnt(sweep, number, known) if learns else sweep.space.draw(Random(f"{sweep.seed or 0}:{number}"))
+    history = list(trials)
+    learns = sweep.strategy == "bayesian" and number > DRAWN_FIRST and sum(trial.counts for trial in history) >= _LEAST
+    return _learnt(sweep, number, history) if learns else sweep.space.draw(Random(f"{sweep.seed or 0}:{number}"))
 
 
 def needs_optuna(sweep: Sweep, trials: int = 0) -> bool:
@@ -276,7 +276,7 @@ def _distribution(item: Range) -> BaseDistribution:
 def _param(item: Range, value: Any) -> Any:
     if item.choice is None:
         return value
-    return next(index for index, known in enumerate(item.choice) if known == value and type(known) is type(value))
+    return next(index for index, option in enumerate(item.choice) if option == value and type(option) is type(value))
 
 
 # Decides whether a trial should be stopped early because other trials were clearly better after the same number

@@ -59,8 +59,8 @@ def new(
 ) -> Sending:
     """Return the submission of a job or of a sweep. If the job reads from runs that have not ended, a process on this
     machine will send it."""
-    here, written, is_sweep = ready.where.here, ready.written, ready.first is not ready
-    job, tree, source = cast("AnyJob", getattr(written, "job", written)), ready.first.tree, JobSource()
+    here, original, is_sweep = ready.where.here, ready.original, ready.first is not ready
+    job, tree, source = cast("AnyJob", getattr(original, "job", original)), ready.first.tree, JobSource()
     if file is not None:
         source = JobSource(str(Path(file.file).absolute()), file.text, file.overrides)
     commit = None if (job.source_dir or "").startswith(BUNDLED) else commit_of(tree.root)
@@ -83,19 +83,19 @@ def new(
         return plan
 
     def record(_: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-        return origin, keep_plan(ready.first, written, plan, commit or Commit(None, None), source)
+        return origin, keep_plan(ready.first, original, plan, commit or Commit(None, None), source)
 
     def finish(store: Store, name: str) -> None:
         difference = None if differences is None else differences.close(git_timeout())
         if difference is not None:  # git has answered in time
             store.keep_difference(name, difference)
 
-    origin = origin_here(Path.cwd(), project=written.folder, labels=ready.labels)
+    origin = origin_here(Path.cwd(), project=original.folder, labels=ready.labels)
     return Sending(service, key, here.submitter, tree, plan_of, record, watch, finish)
 
 
 def again(
-    row: RunRecord, kept: JobRecord, here: Settings, *, name: str | None = None, watch: Watch = SILENT
+    row: RunRecord, old_record: JobRecord, here: Settings, *, name: str | None = None, watch: Watch = SILENT
 ) -> Sending:
     """Return the submission of a run's request under a new run name. The new run belongs to the job `name`; None: to
     the same job.
@@ -103,18 +103,20 @@ def again(
     Raises:
         UsageError: the run had secrets, which are not kept (CT973).
     """
-    if kept.hidden:
-        raise _not_kept(row, [way for way in kept.hidden if way not in ("settings", "request")])
-    job_name, key, sent = row.job_name, row.key, plan_of_record(row, kept)
+    if old_record.hidden:
+        raise _not_kept(row, [way for way in old_record.hidden if way not in ("settings", "request")])
+    job_name, key, old_plan = row.job_name, row.key, plan_of_record(row, old_record)
     if key.startswith(TRIAL) or (name is not None and name != job_name):  # a trial becomes an ordinary run
-        job_name = _job(kept.kind, {**kept.job, "name": name or job_name}).name
-        key = submission_key(replace(sent.renamed(NAMELESS), job_name=job_name))
-        kept = replace(kept, job={**kept.job, "name": job_name}, overrides=(*kept.overrides, f"name={job_name}"))
+        job_name = _job(old_record.kind, {**old_record.job, "name": name or job_name}).name
+        key = submission_key(replace(old_plan.renamed(NAMELESS), job_name=job_name))
+        old_record = replace(
+            old_record, job={**old_record.job, "name": job_name}, overrides=(*old_record.overrides, f"name={job_name}")
+        )
     service = service_of(row.target, here)
 
     def plan_of(store: Store, counter: int) -> Plan:
         new_name = run_name(job_name, key, here.submitter, store.salt, counter)
-        plan = replace(sent, outputs=store.outputs_of(row.name)).renamed(new_name)
+        plan = replace(old_plan, outputs=store.outputs_of(row.name)).renamed(new_name)
         notes = (f"the code and the request are those of `{row.name}`",)
         plan = replace(plan, job_name=job_name, notes=notes)
         if watch.on_plan is not None:
@@ -123,16 +125,16 @@ def again(
 
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
         content = {"run_name": plan.run_name, "job_name": plan.job_name, "request": plan.request}
-        fields = {**kept.plan} | content | {"sha256": plan.sha256, "findings": []}
-        return _origin(store, row), replace(kept, plan=fields, version=__version__, rerun_of=row.name)
+        fields = {**old_record.plan} | content | {"sha256": plan.sha256, "findings": []}
+        return _origin(store, row), replace(old_record, plan=fields, version=__version__, rerun_of=row.name)
 
-    return Sending(service, key, here.submitter, SameCode(kept, row.ref, service), plan_of, record, watch)
+    return Sending(service, key, here.submitter, SameCode(old_record, row.ref, service), plan_of, record, watch)
 
 
 @contextmanager
 def changed(
     row: RunRecord,
-    kept: JobRecord,
+    old_record: JobRecord,
     overrides: Sequence[str],
     here: Settings,
     *,
@@ -141,49 +143,51 @@ def changed(
     watch: Watch = SILENT,
 ) -> Iterator[Sending]:
     """Yield the submission of a run's job with overrides, with the same code and the same settings of the target."""
-    job = _overridden(kept.kind, kept.prepared or kept.job, overrides)
-    written = _overridden(kept.kind, kept.job, overrides)
+    job = _overridden(old_record.kind, old_record.prepared or old_record.job, overrides)
+    record_job = _overridden(old_record.kind, old_record.job, overrides)
     hidden = [dotted(path) for path, text in texts_of(fields_of(job)) if is_hidden(text)]
-    missing = [way for way in hidden if way in kept.hidden]  # any other asterisks are the user's own text
-    own = settings_of(kept)
+    missing = [way for way in hidden if way in old_record.hidden]  # any other asterisks are the user's own text
+    own = settings_of(old_record)
     if missing or own is None:
         raise _not_kept(row, missing)
     service = service_of(row.target, here)
-    with code_of(kept, row.ref, service) as tree:
+    with code_of(old_record, row.ref, service) as tree:
         ready = prepare(job, Where.of(own, here), ignore=ignore, tree=tree)
-        commit = Commit(kept.commit, kept.branch, kept.dirty, kept.difference)
+        commit = Commit(old_record.commit, old_record.branch, old_record.dirty, old_record.difference)
 
         def plan_of(store: Store, counter: int) -> Plan:
             return _approve(ready.check_online(ready.plan(counter, store.salt), ask=online), watch)
 
         def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-            source = JobSource(kept.file, kept.text, (*kept.overrides, *overrides))
-            new_record = replace(keep_plan(ready, written, plan, commit, source), rerun_of=row.name)
+            source = JobSource(old_record.file, old_record.text, (*old_record.overrides, *overrides))
+            new_record = replace(keep_plan(ready, record_job, plan, commit, source), rerun_of=row.name)
             return _origin(store, row)._replace(labels=ready.labels), new_record
 
-        yield Sending(service, ready.key, here.submitter, SameCode(kept, row.ref, service), plan_of, record, watch)
+        yield Sending(
+            service, ready.key, here.submitter, SameCode(old_record, row.ref, service), plan_of, record, watch
+        )
 
 
 def continued(
-    row: RunRecord, kept: JobRecord, tuner: Tuner, trials: int, here: Settings, *, watch: Watch = SILENT
+    row: RunRecord, old_record: JobRecord, tuner: Tuner, trials: int, here: Settings, *, watch: Watch = SILENT
 ) -> Sending:
     """Return the submission of a sweep that continues the tuner's sweep `row` with `trials` additional trials."""
-    if kept.hidden:
-        message = f"the store keeps no secrets, and `{row.name}` had one in `{kept.hidden[0]}`"
+    if old_record.hidden:
+        message = f"the store keeps no secrets, and `{row.name}` had one in `{old_record.hidden[0]}`"
         raise UsageError(message, hint="submit the sweep again", code="CT973")
-    started, sent = len(tuner.trials(row.ref)), plan_of_record(row, kept)
+    trial_count, old_plan = len(tuner.trials(row.ref)), plan_of_record(row, old_record)
 
     def plan_as(name: str) -> Plan:
-        plan = sent.renamed(name)
-        return replace(plan, request=tuner.continued(plan.request, row.name, trials, started), summary=())
+        plan = old_plan.renamed(name)
+        return replace(plan, request=tuner.continued(plan.request, row.name, trials, trial_count), summary=())
 
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-        fields = {**kept.plan, "run_name": plan.run_name, "request": plan.request, "sha256": plan.sha256}
-        job = {**kept.job, "trials": trials}
-        return _origin(store, row), replace(kept, job=job, plan=fields, version=__version__, rerun_of=row.name)
+        fields = {**old_record.plan, "run_name": plan.run_name, "request": plan.request, "sha256": plan.sha256}
+        job = {**old_record.job, "trials": trials}
+        return _origin(store, row), replace(old_record, job=job, plan=fields, version=__version__, rerun_of=row.name)
 
     key = TUNER + submission_key(plan_as(NAMELESS_SWEEP))
-    code = SameCode(kept, row.ref, tuner)
+    code = SameCode(old_record, row.ref, tuner)
     return Sending(tuner, key, here.submitter, code, _named_by(plan_as, row.job_name, key, here), record, watch)
 
 
@@ -269,15 +273,15 @@ def _origin(store: Store, row: RunRecord) -> Origin:
     return origin_here(Path.cwd())._replace(project=old.project, labels=old.labels)
 
 
-def plan_of_record(row: RunRecord, kept: JobRecord) -> Plan:
+def plan_of_record(row: RunRecord, record: JobRecord) -> Plan:
     """Return the plan that was sent for a run: its request, uploads and summary."""
     return Plan(
         target=row.target,
         run_name=row.name,
         job_name=row.job_name,
-        request=kept.plan["request"],
-        uploads=tuple(Upload(**item) for item in kept.plan["uploads"]),
-        summary=tuple(kept.plan["summary"].items()),
+        request=record.plan["request"],
+        uploads=tuple(Upload(**item) for item in record.plan["uploads"]),
+        summary=tuple(record.plan["summary"].items()),
         place=row.place or "",
     )
 

@@ -53,10 +53,12 @@ def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
     if lock is None or not folder.specification.exists():
         return
     before = folder.read_status() or {}
-    started = before.get("started") or time.time()
-    since = before.get("since") or started
+    start_time = before.get("started") or time.time()
+    since = before.get("since") or start_time
     try:
-        folder.write_status(RunState.RUNNING, None, started=started, since=since, metrics=before.get("metrics") or {})
+        folder.write_status(
+            RunState.RUNNING, None, start_time=start_time, since=since, metrics=before.get("metrics") or {}
+        )
     except OSError as error:
         sys.stderr.write(f"the sweep's folder cannot be written: {error}\n")
         return
@@ -65,7 +67,7 @@ def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
     try:
         here = load_settings()._replace(state_dir=folder.path.parents[1])
         specification = Specification.from_json(json.loads(folder.specification.read_bytes()), here)
-        Driver(folder, specification, started, since, moment).drive(wake)
+        Driver(folder, specification, start_time, since, moment).drive(wake)
     except (OSError, CloudtrainError) as error:
         if isinstance(error, OSError):
             reason = f"the sweep's folder cannot be written: {error.strerror}; run `cloudtrain continue {folder.name}`"
@@ -73,7 +75,7 @@ def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
             then = f"; {error.hint}" if error.hint else ""
             reason = f"{error.message}{then}; `cloudtrain continue {folder.name}` continues the sweep"
         metrics = (folder.read_status() or {}).get("metrics") or {}
-        folder.write_status(RunState.FAILED, reason, started=started, metrics=metrics)
+        folder.write_status(RunState.FAILED, reason, start_time=start_time, metrics=metrics)
     finally:
         lock.release()
 
@@ -82,14 +84,14 @@ class Driver:
     """Starts, watches and stops the trials of one sweep."""
 
     def __init__(
-        self, folder: DrivenFolder, specification: Specification, started: float, since: float, moment: Step
+        self, folder: DrivenFolder, specification: Specification, start_time: float, since: float, moment: Step
     ) -> None:
         self._folder = folder
         self._specification = specification
         self._sweep = specification.sweep
         self._where = specification.first.where
         self._state_dir = self._where.here.state_dir
-        self._started = started
+        self._start_time = start_time
         self._since = since
         self._moment = moment
         self._service = self._where.service
@@ -99,7 +101,7 @@ class Driver:
         pattern = self._sweep.job.metrics.get(metric)
         self._patterns = None if pattern is None else MetricPatterns({metric: pattern})
         self._names = ""
-        self._said = ""
+        self._last_message = ""
         self._to_stop: dict[int, str] = {}
         self._refused_until = 0.0
 
@@ -151,9 +153,9 @@ class Driver:
     def _hopeless(self) -> str | None:
         """Return the reason why no more trials are started: all trials so far have failed. Return None if the sweep
         continues."""
-        ended = self._journal.study.ended
-        first = [trial for trial in ended if trial.state is RunState.FAILED]
-        if len(first) < _HOPELESS or len(first) < len(ended) or self._sweep.objective is None:
+        trials = self._journal.study.ended
+        first = [trial for trial in trials if trial.state is RunState.FAILED]
+        if len(first) < _HOPELESS or len(first) < len(trials) or self._sweep.objective is None:
             return None
         again = f"`cloudtrain rerun {self._folder.name}` repeats them"
         return f"the first {len(first)} trials failed, so no more were started: {first[0].reason}; {again}"
@@ -172,9 +174,9 @@ class Driver:
         try:
             with open_store(self._state_dir) as store:
                 rows = [row for row in store.with_key(key) if row.name not in trial.earlier]
-                done = [row for row in rows if row.stage == "reported"]
-                if done:
-                    name = done[0].name
+                reported_rows = [row for row in rows if row.stage == "reported"]
+                if reported_rows:
+                    name = reported_rows[0].name
                 elif self._folder.stop.exists() and not rows:
                     reason = "the sweep was stopped before it started"
                     self._journal.write("told", **told(number, RunState.STOPPED, reason=reason, ended=time.time()))
@@ -223,8 +225,8 @@ class Driver:
         early = self._sweep.stop_early is not None or self._sweep.hyperband is not None
         if reason is None and early and status.state is RunState.RUNNING:
             self._reports[trial.number] = self._values(ref)
-            known = [self._with_reports(other) for other in self._known() if other.number != trial.number]
-            reason = reason_to_stop(self._sweep, self._with_reports(trial), known)
+            others = [self._with_reports(other) for other in self._known() if other.number != trial.number]
+            reason = reason_to_stop(self._sweep, self._with_reports(trial), others)
         if reason is None:
             return False
         self._service.stop(ref)
@@ -232,17 +234,17 @@ class Driver:
         return True
 
     def _with_reports(self, trial: Trial) -> Trial:
-        seen = self._reports.get(trial.number, ())  # the journal has more for a trial that has ended since
-        return replace(trial, reports=max(seen, trial.reports, key=len))
+        reports = self._reports.get(trial.number, ())  # the journal has more for a trial that has ended since
+        return replace(trial, reports=max(reports, trial.reports, key=len))
 
     def _values(self, ref: RunRef) -> tuple[float, ...]:
         """Return every value of the objective that a trial has reported, including NaN."""
         if self._sweep.objective is None:
             return ()
         metric = self._sweep.objective.metric
-        found = Metrics().every(map(self._searched, self._service.logs(ref)))
-        self._names = ", ".join(sorted({f"`{name}`" for values in found for name in values}))
-        return tuple(values[metric] for values in found if metric in values)
+        reports = Metrics().every(map(self._searched, self._service.logs(ref)))
+        self._names = ", ".join(sorted({f"`{name}`" for values in reports for name in values}))
+        return tuple(values[metric] for values in reports if metric in values)
 
     def _searched(self, line: LogLine) -> LogLine:
         """Return the log line with the values that the job's `metrics` patterns find in its text. Many targets do not
@@ -281,8 +283,8 @@ class Driver:
             store.record(name, status)
 
     def _say(self, text: str) -> None:
-        if self._said != text:
-            self._said = text
+        if self._last_message != text:
+            self._last_message = text
             self._journal.write("said", text=text)
 
     def _write_status(self, state: RunState, reason: str | None) -> None:
@@ -295,7 +297,7 @@ class Driver:
         }
         if best is not None and self._sweep.objective is not None:
             metrics |= {"best_trial": best.number, self._sweep.objective.metric: best.value or 0.0}
-        self._folder.write_status(state, reason, started=self._started, since=self._since, metrics=metrics)
+        self._folder.write_status(state, reason, start_time=self._start_time, since=self._since, metrics=metrics)
 
     def _end(self) -> None:
         trials = self._journal.study.ended
@@ -317,7 +319,7 @@ class Driver:
         self._moment("before end")
         self._keep_best(trials)
         self._write_status(state, reason)
-        self._remember(self._folder.name, RunStatus(state, reason, self._started, time.time()))
+        self._remember(self._folder.name, RunStatus(state, reason, self._start_time, time.time()))
 
     def _late(self) -> str | None:
         """Return a sentence about the trials that were not started because of `max_runtime`; None if there are none."""

@@ -46,7 +46,7 @@ def prepare_sweep(
         message = f"the grid has {sweep.space.grid_words} combinations, but a sweep has at most {MAX_TRIALS:,} trials"
         problem = Problem(("search",), message, "list fewer values, or add `trials: 100`", code="CT060")
         raise _refused([problem], place_of)
-    written = anchored(sweep.job.from_folder(sweep.folder), where.here.cwd)
+    original_job = anchored(sweep.job.from_folder(sweep.folder), where.here.cwd)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
     in_job: PlaceOf | None = None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
     queued = _queued(where)
@@ -58,8 +58,8 @@ def prepare_sweep(
         message = f"a sweep cannot wait for other runs, and `{before}` has not ended"
         problem = Problem(("job", "inputs"), message, f"wait for it: `cloudtrain wait {before}`", code="CT021")
         raise _refused([problem], place_of)
-    written_sweep = sweep.model_copy(update={"job": written})
-    return ReadySweep(sweep.model_copy(update={"job": first.work}), written_sweep, first, place_of)
+    original = sweep.model_copy(update={"job": original_job})
+    return ReadySweep(sweep.model_copy(update={"job": first.work}), original, first, place_of)
 
 
 def _queued(where: Where) -> Where:
@@ -99,7 +99,7 @@ class ReadySweep:
 
     Attributes:
         sweep: the sweep. In its job, paths are absolute, and references to earlier runs are replaced by storage paths.
-        written: the sweep as the user wrote it, with absolute paths.
+        original: the sweep as the user wrote it, with absolute paths.
         first: the job of the first trial.
     """
 
@@ -107,7 +107,7 @@ class ReadySweep:
     """A sweep never waits for other runs."""
 
     sweep: Sweep
-    written: Sweep
+    original: Sweep
     first: Ready
     place_of: PlaceOf | None = None
 

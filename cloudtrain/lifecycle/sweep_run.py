@@ -54,8 +54,8 @@ class SweepRun(Run):
     @property
     def continues(self) -> str | None:
         """For a sweep of a service's tuner, the name of the earlier run that it continues, if any; otherwise None."""
-        kept = self._kept()
-        return None if kept is None else kept.rerun_of
+        record = self._kept()
+        return None if record is None else record.rerun_of
 
     def trials(self) -> list[Trial]:
         """Return every trial that was started, by number, with its values and its result."""
@@ -125,9 +125,9 @@ class SweepRun(Run):
         return SweepRun.of_submitted(submit(sending, here), here)
 
     def _keep_budget(self, more: int, hint: str) -> None:
-        kept = self._kept()
-        budget = None if kept is None else kept.job.get("max_cost")
-        if kept is None or budget is None or not more or None in kept.trial:
+        record = self._kept()
+        budget = None if record is None else record.job.get("max_cost")
+        if record is None or budget is None or not more or None in record.trial:
             return
         cost = self._cost(self.status(), self.trials(), more)
         if cost is not None and cost.left is not None and cost.spent + cost.left > budget:
@@ -229,8 +229,8 @@ class SweepRun(Run):
         not known."""
         if not target_of(self.target).facts.is_paid:
             return None
-        kept = self._kept()
-        hourly, longest = (None, None) if kept is None else kept.trial
+        record = self._kept()
+        hourly, longest = (None, None) if record is None else record.trial
         parts = list(self._parts() if self.is_driven else _tuned(trials, hourly))
         spent = [part.spent for part in parts if part.spent is not None]
         if hourly is None or len(spent) < len(parts):
@@ -238,8 +238,8 @@ class SweepRun(Run):
         if longest is None:
             return SweepCost(sum(spent), 0.0 if status.state.is_final and all(part.is_over for part in parts) else None)
         each = over(hourly, longest)
-        total, started = int(status.metrics.get("trials", len(trials))), sum(bool(trial.run) for trial in trials)
-        rest = max(0, total - started) if not status.state.is_final or (more and self.is_driven) else 0
+        total, run_count = int(status.metrics.get("trials", len(trials))), sum(bool(trial.run) for trial in trials)
+        rest = max(0, total - run_count) if not status.state.is_final or (more and self.is_driven) else 0
         left = (rest + more) * each
         left += sum(max(0.0, each - (part.spent or 0.0)) for part in parts if not part.is_over)
         return SweepCost(sum(spent), left)
@@ -296,6 +296,6 @@ def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:
     """Yield the cost of each trial of a service's tuner, estimated from its running time, because tuners do
     not report costs."""
     for trial in trials:
-        ended = trial.ended if trial.ended is not None else time.time()
-        lasted = 0.0 if trial.started is None else max(0.0, ended - trial.started)
-        yield _Part(None if hourly is None else over(hourly, lasted), trial.state.is_final)
+        end_time = trial.ended if trial.ended is not None else time.time()
+        duration = 0.0 if trial.started is None else max(0.0, end_time - trial.started)
+        yield _Part(None if hourly is None else over(hourly, duration), trial.state.is_final)

@@ -83,7 +83,7 @@ class Specification:
         if job.outputs:
             changes["outputs"] = {key: self._own(item, name) for key, item in job.outputs.items()}
         job = job.model_copy(update=changes)
-        return replace(self.first, work=job, written=job)
+        return replace(self.first, work=job, original=job)
 
     def trial_plan(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
         return self.trial(number, values, counter).compile_as(trial_name(self.name, number, counter))
@@ -139,18 +139,18 @@ class SweepService(DrivenService, Tuner):
     def status(self, ref: RunRef) -> RunStatus:
         """Return the status of the sweep. If its driver has died, the sweep is `lost` until `cloudtrain continue`, but
         its trials keep running."""
-        folder, found, is_lost = self.folder(ref.name), self._read_status(ref), False
-        while not (is_lost or RunState(found["state"]).is_final or folder.is_continuing or folder.is_driven):
-            before, found = found, self._read_status(ref)  # it may have ended, or been continued, meanwhile
-            is_lost = found == before
-        state, reason = RunState(found["state"]), found["reason"]
+        folder, status, is_lost = self.folder(ref.name), self._read_status(ref), False
+        while not (is_lost or RunState(status["state"]).is_final or folder.is_continuing or folder.is_driven):
+            before, status = status, self._read_status(ref)  # it may have ended, or been continued, meanwhile
+            is_lost = status == before
+        state, reason = RunState(status["state"]), status["reason"]
         if is_lost:
             state = RunState.LOST
             reason = f"its driver has died, but trials keep running; restart it with `cloudtrain continue {ref.name}`"
-            said = last_line(folder.log)
-            reason += f" (its last message: {said})" if said else ""
-        metrics = {name: float(value) for name, value in (found.get("metrics") or {}).items()}
-        return RunStatus(state, reason, found["started"], found["ended"], metrics=metrics, created=found["started"])
+            message = last_line(folder.log)
+            reason += f" (its last message: {message})" if message else ""
+        metrics = {name: float(value) for name, value in (status.get("metrics") or {}).items()}
+        return RunStatus(state, reason, status["started"], status["ended"], metrics=metrics, created=status["started"])
 
     def logs(
         self,
@@ -163,15 +163,15 @@ class SweepService(DrivenService, Tuner):
     ) -> Iterator[LogLine]:
         """Yield a line for each trial that has started or ended. With `follow`, continue until the sweep has ended."""
         refuse_rank(ref, rank, instance)
-        folder, shown = self._known(ref), 0
+        folder, count = self._known(ref), 0
         objective = self.sweep(ref).objective
         while True:
             status = self.status(ref)  # before the journal, which is whole when the status is final
             if on_status is not None:
                 on_status(status)
             lines = lines_of(read_events(folder.path), objective)
-            yield from lines[shown:]
-            shown = len(lines)
+            yield from lines[count:]
+            count = len(lines)
             if status.state.is_final or not follow:
                 return
             time.sleep(FOLLOW_EVERY)
@@ -227,9 +227,9 @@ class SweepService(DrivenService, Tuner):
                 journal.write("again" if again else "extended", trials=failed if again else more)
                 journal.close()
             metrics = {**(before.get("metrics") or {}), "trials": total + more}
-            started = before.get("started") or time.time()
+            start_time = before.get("started") or time.time()
             since = time.time() if RunState(before["state"]).is_final else before.get("since")
-            folder.write_status(RunState.PENDING, None, started=started, since=since, metrics=metrics, pid=0)
+            folder.write_status(RunState.PENDING, None, start_time=start_time, since=since, metrics=metrics, pid=0)
         finally:
             lock.release()
 

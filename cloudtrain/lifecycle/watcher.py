@@ -86,7 +86,7 @@ class Watcher:
         self._state_dir = folder.path.parents[1]
         self._service = ChainService(os.environ, self._state_dir)
         self._target = service_of(self.order.plan.target, self._service)
-        self._started = (folder.read_status() or {}).get("started") or time.time()
+        self._start_time = (folder.read_status() or {}).get("started") or time.time()
         self._wake = woken_by(signal.SIGTERM)
         self._pause = watch_interval()
 
@@ -112,7 +112,7 @@ class Watcher:
         """Replace the run's status. If its folder was removed, exit, because nobody needs the run any more."""
         if not self._folder.specification.exists():
             sys.exit()
-        self._folder.write_status(state, reason, started=self._started, **more)
+        self._folder.write_status(state, reason, start_time=self._start_time, **more)
 
     def end(self, state: RunState, reason: str) -> None:
         """Record how the run ended, in its folder and in the run store."""

@@ -216,11 +216,11 @@ def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list
         if width is None:
             lines.append(paragraph)
             continue
-        line, used = "", first if not lines else rest
+        line, indent = "", first if not lines else rest
         for word in _WORD.findall(paragraph):
-            if line and used + width_of(line) + 1 + width_of(word) > width:
+            if line and indent + width_of(line) + 1 + width_of(word) > width:
                 lines.append(line)
-                line, used = word, rest
+                line, indent = word, rest
             else:
                 line = f"{line} {word}" if line else word
         lines.append(line)
@@ -307,9 +307,9 @@ def _text(block: Text, width: int | None) -> Iterator[Line]:
 def _pairs(block: Pairs, width: int | None) -> Iterator[Line]:
     rows = [(on_one_line(label), _span(value)) for label, value in block.rows]
     label_width = max((width_of(label) for label, _ in rows), default=0)
-    used = INDENT + label_width + GAP
+    indent = INDENT + label_width + GAP
     for label, span in rows:
-        for number, line in enumerate(wrap(span.text, width, first=used, rest=used)):
+        for number, line in enumerate(wrap(span.text, width, first=indent, rest=indent)):
             name = label if number == 0 else ""
             yield [Span(" " * INDENT), Span(_pad(name, label_width + GAP), "dim"), Span(line, span.style)]
 
@@ -342,11 +342,11 @@ def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> I
     if not others:
         yield [key]
         return
-    used = sum(widths[:-1]) + GAP * (len(widths) - 1)
-    last = wrap(row[-1].text, width, first=used, rest=used)
+    indent = sum(widths[:-1]) + GAP * (len(widths) - 1)
+    last = wrap(row[-1].text, width, first=indent, rest=indent)
     yield _row([key, *others[:-1], Span(last[0], others[-1].style)], widths)
     for line in last[1:]:
-        yield [Span(" " * used), Span(line, others[-1].style)]
+        yield [Span(" " * indent), Span(line, others[-1].style)]
 
 
 def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
@@ -381,9 +381,9 @@ def _notice(block: Notice, width: int | None) -> Iterator[Line]:
 
 
 def _label_lines(label: str, text: str, style: Style, width: int | None) -> Iterator[Line]:
-    used = len(label)
-    for number, line in enumerate(wrap(text, width, first=used, rest=used)):
-        yield [Span(label, style) if number == 0 else Span(" " * used), *literals(line)]
+    indent = len(label)
+    for number, line in enumerate(wrap(text, width, first=indent, rest=indent)):
+        yield [Span(label, style) if number == 0 else Span(" " * indent), *literals(line)]
 
 
 def _span(cell: Cell) -> Span:

@@ -297,8 +297,8 @@ class Plan(Printable):
     def document(self, *, whole: bool = True) -> Document:
         """Return the summary and the findings, errors first. If `whole`, the uploads, the processes and the request
         follow. Secrets are hidden."""
-        used = [("settings", "\n".join(self.settings))] if self.settings else []
-        blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs([*self.summary, *used])]
+        settings = [("settings", "\n".join(self.settings))] if self.settings else []
+        blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs([*self.summary, *settings])]
         others = [finding for finding in self.findings if finding.level is not Level.ERROR]
         blocks += [finding.notice() for finding in (*self.errors, *others)]
         blocks += [Notice("notice", note) for note in self.notes]
@@ -410,13 +410,13 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
     envs = [process.env for group in groups for process in (group.examples if group.role != "rank" else ())]
     shared = common_variables(envs) if len(envs) > 1 else {}  # a single process is shown with its own variables
     for group in groups:
-        for shown in _shown(group):
-            if isinstance(shown, str):
-                yield Text(shown)
+        for item in _shown(group):
+            if isinstance(item, str):
+                yield Text(item)
                 continue
-            env = group.env if group.role == "rank" else shown.env
-            yield Heading(_title(group, shown))
-            yield CommandLine(shown.argv, [(key, value) for key, value in env.items() if key not in shared])
+            env = group.env if group.role == "rank" else item.env
+            yield Heading(_title(group, item))
+            yield CommandLine(item.argv, [(key, value) for key, value in env.items() if key not in shared])
     if shared:
         yield Heading("Variables of every process")
         yield Pairs(list(shared.items()))
@@ -440,12 +440,12 @@ _WORTH_SHOWING = 8
 """Number of instances that start the same program, above which the plan summarizes them."""
 
 
-def _title(group: Alike, shown: Process) -> str:
-    if shown.rank is None:
-        return f"{group.role} on instance {shown.instance}"
+def _title(group: Alike, process: Process) -> str:
+    if process.rank is None:
+        return f"{group.role} on instance {process.instance}"
     if group.role == "rank" and group.count > 1:
-        return f"ranks {shown.rank} to {group.last.rank} {_places([instance for instance, _ in group.spread])}"
-    return f"{group.role} {shown.rank} on instance {shown.instance}"
+        return f"ranks {process.rank} to {group.last.rank} {_places([instance for instance, _ in group.spread])}"
+    return f"{group.role} {process.rank} on instance {process.instance}"
 
 
 def _places(numbers: Sequence[int]) -> str:

@@ -167,8 +167,8 @@ class LogLine:
     @property
     def metrics(self) -> dict[str, float] | None:
         """The values of a `[metrics]` line. For any other line, this is `values`, which may be None."""
-        parsed = parse_metrics(self.text) if PREFIX in self.text else None
-        return self.values if parsed is None else parsed
+        values = parse_metrics(self.text) if PREFIX in self.text else None
+        return self.values if values is None else values
 
 
 class Metrics:

@@ -54,8 +54,8 @@ def duration_of(status: RunStatus, now: float | None = None) -> str:
     not tell when it ended."""
     if status.started is None or (status.ended is None and status.state.is_final):
         return ""
-    ended = status.ended if status.ended is not None else (time.time() if now is None else now)
-    return format_duration(max(0.0, ended - status.started))
+    end_time = status.ended if status.ended is not None else (time.time() if now is None else now)
+    return format_duration(max(0.0, end_time - status.started))
 
 
 def cost_text(status: RunStatus) -> str:

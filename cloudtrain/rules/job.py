@@ -134,7 +134,7 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
     here = f"{version[0]}.{version[1]}"
     pipelined = False
     for entry in subject.tree.entries:
-        if not entry.path.endswith(".py") or entry.path in subject.tree.added:
+        if not entry.path.endswith(".py") or entry.path in subject.tree.own_files:
             continue
         try:
             source = Path(subject.tree.location(entry)).read_bytes()

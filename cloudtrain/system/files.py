@@ -239,12 +239,12 @@ def remove_folder(folder: Path) -> None:
     Raises:
         OSError: the folder cannot be removed.
     """
-    gone = folder.with_name(folder.name + LEFT_OVER)
-    if gone.exists():
-        shutil.rmtree(gone)
+    leftover = folder.with_name(folder.name + LEFT_OVER)
+    if leftover.exists():
+        shutil.rmtree(leftover)
     with suppress(FileNotFoundError):
-        folder.rename(gone)
-        shutil.rmtree(gone)
+        folder.rename(leftover)
+        shutil.rmtree(leftover)
 
 
 STORE_FILE = "runs.db"

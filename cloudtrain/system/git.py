@@ -92,9 +92,9 @@ class Differences:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._found: tuple[bool, str | None] | None = None
-        self._running: subprocess.Popen[bytes] | None = None
-        self._ended = threading.Event()
+        self._difference: tuple[bool, str | None] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end = threading.Event()
         self._thread = Thread(target=self._ask, daemon=True)
         self._thread.start()
 
@@ -102,11 +102,11 @@ class Differences:
         """Wait up to `timeout` seconds for git, then end git. Return whether the code differs, and the hash of the
         differences; None if git has given no complete answer by then."""
         self._thread.join(timeout)
-        self._ended.set()
-        running = self._running
-        if running is not None and self._thread.is_alive():
-            _kill(running)
-        return self._found
+        self._end.set()
+        process = self._process
+        if process is not None and self._thread.is_alive():
+            _kill(process)
+        return self._difference
 
     def _ask(self) -> None:
         with suppress(OSError, subprocess.SubprocessError):
@@ -116,12 +116,12 @@ class Differences:
             if status != 0:
                 return
             if not output:
-                self._found = (False, None)
+                self._difference = (False, None)
                 return
             options = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
             status, digest = self._digest("diff", *options, "HEAD", "--")
             if status == 0:
-                self._found = (True, digest)
+                self._difference = (True, digest)
 
     def _has_filters(self) -> bool:
         """Return whether the repository's own configuration defines filters for git to run, such as those
@@ -149,7 +149,7 @@ class Differences:
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        self._running = subprocess.Popen(
+        self._process = subprocess.Popen(
             [*_SAFE, *arguments],
             cwd=self._folder,
             env=environ | _ENVIRONMENT,
@@ -158,9 +158,9 @@ class Differences:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        if self._ended.is_set():
-            _kill(self._running)
-        return self._running
+        if self._end.is_set():
+            _kill(self._process)
+        return self._process
 
 
 def _kill(running: subprocess.Popen[bytes]) -> None:

@@ -46,19 +46,19 @@ class MetricPatterns:
     def __init__(self, patterns: Mapping[str, str]) -> None:
         self.complaints: list[str] = []
         self._texts = dict(patterns)
-        self._compiled: dict[str, re.Pattern[str]] | None = None
+        self._patterns: dict[str, re.Pattern[str]] | None = None
         self._slow = dict.fromkeys(patterns, 0)
         self._searching = False
 
     def read(self, line: str) -> dict[str, float] | None:
         """Return the metrics in a line, together with the step and the epoch that the line names; None if the line has
         no metrics."""
-        if self._compiled is None:
+        if self._patterns is None:
             signal.signal(signal.SIGVTALRM, self._interrupt)
-            self._compiled = self._compile()
+            self._patterns = self._compile()
         line = line[:_LONGEST]
         values: dict[str, float] = {}
-        for name, pattern in tuple(self._compiled.items()):
+        for name, pattern in tuple(self._patterns.items()):
             began = time.thread_time()
             try:
                 self._searching = True
@@ -78,17 +78,17 @@ class MetricPatterns:
         return {**_place(line), **values} if values else None
 
     def _compile(self) -> dict[str, re.Pattern[str]]:
-        compiled: dict[str, re.Pattern[str]] = {}
+        patterns: dict[str, re.Pattern[str]] = {}
         for name, text in self._texts.items():
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    compiled[name] = re.compile(text)
+                    patterns[name] = re.compile(text)
             except (re.error, OverflowError, RecursionError) as error:  # the rules report this before a submit
                 self.complaints.append(
                     f"cloudtrain: metric `{name}` is not read, because its pattern is not valid: {error}"
                 )
-        return compiled
+        return patterns
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         """Handle the timer's signal: end a running search with TooSlow. After the search, the signal has no effect."""
@@ -97,8 +97,8 @@ class MetricPatterns:
             raise TooSlow
 
     def _drop(self, name: str, why: str) -> None:
-        assert self._compiled is not None
-        del self._compiled[name]
+        assert self._patterns is not None
+        del self._patterns[name]
         self.complaints.append(f"cloudtrain: metric `{name}` is no longer read, because its pattern {why}")
 
 

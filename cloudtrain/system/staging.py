@@ -92,7 +92,7 @@ class Staging:
         Raises:
             OSError: a folder cannot be made.
         """
-        self._made = _missing(folder)
+        self._new_folders = _missing(folder)
         os.makedirs(folder, exist_ok=True)
         self.folder = folder
         self._odd = odd_names
@@ -114,8 +114,8 @@ class Staging:
         with suppress(FileNotFoundError):
             shutil.rmtree(self._scratch)
         with suppress(OSError):  # a folder is not empty
-            for made in self._made:
-                os.rmdir(made)
+            for folder in self._new_folders:
+                os.rmdir(folder)
 
     def create(self, name: str, mode: int = 0o644) -> int:
         """Create a file in the scratch folder, and return a descriptor for writing it.
@@ -202,16 +202,16 @@ class Staging:
         """
         self.make_links()
         journal: list[tuple[str, str | None]] = []
-        made: list[str] = []
-        known = {""}
+        new_folders: list[str] = []
+        existing_folders = {""}
         root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._check_destinations(root)
             for number, name in enumerate(self._names):
-                _make_way(root, name.rpartition("/")[0], known, made)
+                _make_way(root, name.rpartition("/")[0], existing_folders, new_folders)
                 self._replace(root, name, f"{self._old}/{number}", journal)
         except BaseException:
-            self._take_back(root, journal, made)
+            self._take_back(root, journal, new_folders)
             raise
         finally:
             os.close(root)
@@ -237,12 +237,12 @@ class Staging:
 
     def _check_destinations(self, root: int) -> None:
         """Before the first file is moved, check that every file can be placed in the folder."""
-        seen: set[str] = set()
+        folders: set[str] = set()
         for name in self._names:
             parts = name.split("/")
             for depth in range(1, len(parts) + 1):
                 place = "/".join(parts[:depth])
-                if place in seen:
+                if place in folders:
                     continue
                 try:
                     mode = os.stat(place, dir_fd=root, follow_symlinks=False).st_mode
@@ -255,36 +255,36 @@ class Staging:
                     what = "a link, which may lead outside" if stat.S_ISLNK(mode) else "a file"
                     raise Unsafe(name, f"cannot be written: `{place}` is {what}")
                 else:
-                    seen.add(place)
+                    folders.add(place)
 
     def _replace(self, root: int, name: str, old: str, journal: list[tuple[str, str | None]]) -> None:
         """Move one file. An existing file is kept at `old` until all files are moved."""
         folder, _, last = name.rpartition("/")
         parent = _open_folder(root, folder)
         try:
-            kept = None
+            backup = None
             with suppress(FileNotFoundError):
                 os.rename(last, old, src_dir_fd=parent)
-                kept = old
-            journal.append((name, kept))
+                backup = old
+            journal.append((name, backup))
             os.rename(f"{self._new}/{name}", last, dst_dir_fd=parent)
         finally:
             os.close(parent)
 
-    def _take_back(self, root: int, journal: Sequence[tuple[str, str | None]], made: Sequence[str]) -> None:
-        """Undo the moves in `journal`, and remove the folders in `made`. Steps that fail are skipped."""
-        for name, kept in reversed(journal):
+    def _take_back(self, root: int, journal: Sequence[tuple[str, str | None]], new_folders: Sequence[str]) -> None:
+        """Undo the moves in `journal`, and remove the folders in `new_folders`. Steps that fail are skipped."""
+        for name, backup in reversed(journal):
             folder, _, last = name.rpartition("/")
             with suppress(OSError):
                 parent = _open_folder(root, folder)
                 try:
-                    if kept is not None:
-                        os.rename(kept, last, dst_dir_fd=parent)
+                    if backup is not None:
+                        os.rename(backup, last, dst_dir_fd=parent)
                     else:
                         os.unlink(last, dir_fd=parent)
                 finally:
                     os.close(parent)
-        for folder in reversed(made):
+        for folder in reversed(new_folders):
             with suppress(OSError):
                 os.rmdir(folder, dir_fd=root)
 
@@ -311,19 +311,19 @@ def _open_folder(root: int, folder: str) -> int:
     return descriptor
 
 
-def _make_way(root: int, folder: str, known: set[str], made: list[str]) -> None:
-    """Create a folder below the folder `root`, and its missing parents. Folders in `known` exist already. New folders
-    are added to `known` and `made`."""
-    if folder in known:
+def _make_way(root: int, folder: str, existing_folders: set[str], new_folders: list[str]) -> None:
+    """Create a folder below the folder `root`, and its missing parents. `existing_folders` lists folders that
+    exist already. New folders are added to `existing_folders` and `new_folders`."""
+    if folder in existing_folders:
         return
     above, _, last = folder.rpartition("/")
-    _make_way(root, above, known, made)
+    _make_way(root, above, existing_folders, new_folders)
     parent = _open_folder(root, above)
     try:
         os.mkdir(last, dir_fd=parent)
-        made.append(folder)
+        new_folders.append(folder)
     except FileExistsError:
         pass
     finally:
         os.close(parent)
-    known.add(folder)
+    existing_folders.add(folder)

@@ -24,7 +24,7 @@ IGNORE = ".cloudtrainignore"
 def kept(root: Path) -> set[str]:
     """The user's paths in the bundle."""
     tree = scan(root)
-    return {entry.path for entry in tree.entries if entry.path not in tree.added}
+    return {entry.path for entry in tree.entries if entry.path not in tree.own_files}
 
 
 def fill(root: Path, /, *paths: str, **rules: str) -> None:

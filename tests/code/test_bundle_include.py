@@ -24,7 +24,7 @@ SHARED = {
 
 def own(tree: Tree) -> list[str]:
     """The paths that are the user's."""
-    return [entry.path for entry in tree.entries if entry.path not in tree.added]
+    return [entry.path for entry in tree.entries if entry.path not in tree.own_files]
 
 
 def problems(folder: Path) -> list[tuple[str, str]]:

@@ -75,7 +75,7 @@ def test_links_to_folders_are_not_walked(tmp_path: Path) -> None:
     """A link to a folder beside it is one entry."""
     root = fill(tmp_path, ["a/b.py", "c/d.py"], {"a/c": "../c"})
     tree = scan(root)
-    assert [entry.path for entry in tree.entries if entry.path not in tree.added] == ["a/b.py", "a/c", "c/d.py"]
+    assert [entry.path for entry in tree.entries if entry.path not in tree.own_files] == ["a/b.py", "a/c", "c/d.py"]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def remove_folder(folder: Path) -> None:
 
 def own(tree: Tree) -> list[tuple[str, str]]:
     """The path and kind of everything that comes from the user's folder."""
-    return [(entry.path, entry.kind) for entry in tree.entries if entry.path not in tree.added]
+    return [(entry.path, entry.kind) for entry in tree.entries if entry.path not in tree.own_files]
 
 
 @pytest.mark.parametrize(

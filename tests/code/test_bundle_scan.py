@@ -33,7 +33,7 @@ def fill(root: Path, files: dict[str, str]) -> Path:
 
 def own(tree: Tree) -> list[str]:
     """The paths that come from the user's folder."""
-    return [entry.path for entry in tree.entries if entry.path not in tree.added]
+    return [entry.path for entry in tree.entries if entry.path not in tree.own_files]
 
 
 def problems(folder: Path) -> list[str]:

@@ -246,9 +246,9 @@ def _fitting(rng: Random, node: SchemaNode, depth: int = 0) -> Any:
         return hostile.value(rng)
     if node.type is bool:
         return rng.random() < 0.5
-    if node.type in (int, float) and not node.parsed:
+    if node.type in (int, float) and not node.has_parser:
         return hostile.number(rng)
-    if node.parsed:
+    if node.has_parser:
         return rng.choice(("90s", "1h", "2d", "64g", "512m", 3600, 2**31 - 1, "68w", hostile.word(rng)))
     return hostile.word(rng)
 

@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain.code.tree import Tree
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
@@ -268,7 +267,7 @@ def _will_install(subject: Subject) -> bool:
     file = subject.job.environment.requirements
     if file is None or not subject.settings.build_environment:
         return False
-    names = requirements_in(os.path.normpath(file), lambda path: _text_of(subject.tree, path))
+    names = requirements_in(os.path.normpath(file), subject.tree.read_text)
     return any(requirement.name.lower() == "torch" for requirement in names)
 
 
@@ -432,7 +431,7 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
     if file is None or subject.settings.build_environment:
         return
     python = subject.settings.python or subject.account.python
-    missing = missing_from(python, requirements_in(os.path.normpath(file), lambda path: _text_of(subject.tree, path)))
+    missing = missing_from(python, requirements_in(os.path.normpath(file), subject.tree.read_text))
     if missing:
         names = ", ".join(
             f"`{requirement}`" + (f" (it has {version})" if version else "") for requirement, version in missing
@@ -444,11 +443,3 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
             + ("" if subject.settings.emulate else ", or install them for this job only: `--build-environment`"),
             ("environment", "requirements"),
         )
-
-
-def _text_of(tree: Tree, path: str) -> str | None:
-    entry = next((entry for entry in tree.entries if entry.path == path), None)
-    try:
-        return None if entry is None else Path(tree.location(entry)).read_text("utf-8", "replace")
-    except OSError:
-        return None

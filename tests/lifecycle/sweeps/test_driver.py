@@ -303,7 +303,9 @@ def test_max_runtime_says_which_trials_are_left_and_begins_again(
         patch.setattr(SweepService, "_start", start)
         run = submitted(make_sweep(trials=2, max_runtime="1h"))
     long_ago = time.time() - 7200
-    DrivenFolder(state_dir, "sweep", run.name).write_status(ct.RunState.RUNNING, None, started=long_ago, since=long_ago)
+    DrivenFolder(state_dir, "sweep", run.name).write_status(
+        ct.RunState.RUNNING, None, start_time=long_ago, since=long_ago
+    )
     run.resume()
     status = run.wait(DEADLINE)
     assert (status.state, len(run.trials())) == (ct.RunState.SUCCEEDED, 1)
@@ -352,7 +354,7 @@ def test_a_sweep_that_is_being_continued_is_not_lost(make_sweep: MakeSweep, stat
     folder = DrivenFolder(state_dir, "sweep", run.name)
     turn = ProcessLock.take(folder.turn, patience=DEADLINE)
     assert turn is not None
-    folder.write_status(ct.RunState.PENDING, None, started=1.0, pid=0)
+    folder.write_status(ct.RunState.PENDING, None, start_time=1.0, pid=0)
     assert run.status().state is ct.RunState.PENDING
     driver = ProcessLock.take(folder.lock, patience=DEADLINE)
     assert driver is not None
@@ -462,7 +464,7 @@ def test_a_look_at_a_thousand_trials_asks_for_none_of_them(
     def start(_: SweepService, folder: DrivenFolder) -> None:
         lines = [{"event": "asked", "trial": number, "values": {"rate": number}} for number in range(1, 1001)]
         (folder.path / study.FILE_NAME).write_text("".join(json.dumps({"at": 0.0, **line}) + "\n" for line in lines))
-        folder.write_status(ct.RunState.SUCCEEDED, None, started=0.0, metrics={"trials": 1000})
+        folder.write_status(ct.RunState.SUCCEEDED, None, start_time=0.0, metrics={"trials": 1000})
 
     def read(folder: Path) -> list[dict[str, Any]]:
         reads.append(folder)
@@ -492,7 +494,7 @@ def test_values_of_trials_cannot_steer_a_terminal(
     def start(_: SweepService, folder: DrivenFolder) -> None:
         line = {"at": 0.0, "event": "asked", "trial": 1, "values": {f"n\u202e{evil[0]}": evil, "sum": "=1+1"}}
         (folder.path / study.FILE_NAME).write_text(json.dumps(line) + "\n")
-        folder.write_status(ct.RunState.SUCCEEDED, evil, started=0.0, metrics={"trials": 1})
+        folder.write_status(ct.RunState.SUCCEEDED, evil, start_time=0.0, metrics={"trials": 1})
 
     monkeypatch.setattr(SweepService, "_start", start)
     submitted(make_sweep(trials=1))

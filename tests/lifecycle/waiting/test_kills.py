@@ -32,7 +32,7 @@ def waiting(cloud: Cloud, first: ct.Run, source: Path, monkeypatch: pytest.Monke
     """A run whose watcher died as soon as it had taken over, while the other run ended."""
 
     def start(_: ChainService, folder: DrivenFolder) -> None:
-        folder.write_status(RunState.QUEUED, f"waits for {first.name}", started=time.time())
+        folder.write_status(RunState.QUEUED, f"waits for {first.name}", start_time=time.time())
 
     monkeypatch.setattr(ChainService, "_start", start)
     run = cloud.submit(cloud.reader(source, first.name))
