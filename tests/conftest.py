@@ -64,10 +64,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def read_service_descriptions_once() -> None:
     """Keep what botocore reads about AWS's services. Parsing it for each client was a tenth of the tests' time."""
     with suppress(ImportError):
-        from botocore.loaders import JSONFileLoader
+        from botocore.loaders import JSONFileLoader, Loader
 
         read = cache(JSONFileLoader().load_file)
         JSONFileLoader.load_file = lambda self, file_path: read(file_path)
+        list_services = Loader.list_available_services
+        names = cache(lambda kind, paths: list_services(Loader(paths, include_default_search_paths=False), kind))
+        Loader.list_available_services = lambda self, type_name: names(
+            type_name, tuple(path for path in self.search_paths if os.path.isdir(path))
+        )
 
 
 @pytest.fixture(scope="session")

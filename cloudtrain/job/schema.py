@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -132,6 +133,7 @@ def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
             own[key] = {"anyOf": [{"type": "string"}, own[key]]}
 
 
+@cache
 def _field_texts(model: type[BaseModel]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for owner in reversed(model.__mro__):

@@ -64,7 +64,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str,
 
 
 @pytest.mark.parametrize("path", PLANNED, ids=lambda path: path.name)
-@pytest.mark.slow_after(4)
+@pytest.mark.slow_after(1)
 def test_every_example_is_planned_without_azure(path: Path, alone: dict[str, tuple[int, str, str]]) -> None:
     """No package of Azure's, no connection, no credentials; the body is whole, with the code's id in it."""
     code, out, err = alone[f"{path} json"]

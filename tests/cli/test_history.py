@@ -77,6 +77,7 @@ def test_a_job_file_of_a_run(cli: Cli, scripted: Path, job: str, tmp_path: Path)
     assert again["run_name"] == name[:-1] + "2"
 
 
+@pytest.mark.slow
 def test_a_job_in_python(scripted: Path, job: str) -> None:
     """Its fields are kept as a job file would have them."""
     pytest.importorskip("torch")  # which the checks ask for

@@ -90,6 +90,7 @@ def test_what_it_waits_for_is_there_before_the_first_line(terminal: object, scri
     assert "waiting" not in ESCAPE.sub("", output[output.rindex("succeeded") :])
 
 
+@pytest.mark.slow
 def test_colour_on_a_terminal_and_never_with_no_color(terminal: object, scripted: Path, job: str) -> None:
     """Ranks and states are coloured on a terminal; NO_COLOR turns every colour off and changes no word."""
     fate(scripted, lines=[[0, "begin"], [1, "end"]])

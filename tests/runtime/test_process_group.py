@@ -95,6 +95,7 @@ def test_a_library_that_does_not_load_is_told_and_passed_over(
     assert "smddp is installed but does not load: not on this instance type" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_a_group_the_functions_answer_for_one_process() -> None:
     """A script without torch can use the same calls."""
     assert should_stop() is False

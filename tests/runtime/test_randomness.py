@@ -9,6 +9,7 @@ import pytest
 from cloudtrain import runtime
 
 
+@pytest.mark.slow
 def test_pythons_numbers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without torch, and after other draws."""
     random.seed(3)
@@ -40,6 +41,7 @@ def test_dropout_drops_what_it_would_have_dropped() -> None:
     assert (found[1] == expected[1]).all()
 
 
+@pytest.mark.slow
 def test_a_process_more_than_there_were_keeps_its_seed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

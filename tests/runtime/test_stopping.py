@@ -122,6 +122,7 @@ def test_a_script_that_does_not_watch_is_stopped_by_sigterm() -> None:
     assert process.returncode == -signal.SIGTERM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 3, None])
 def test_the_marker_holds_any_whole_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any) -> None:
     """What has an index is a step, such as numpy's integers, which JSON does not know."""

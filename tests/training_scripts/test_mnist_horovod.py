@@ -132,6 +132,7 @@ def test_the_digits_are_all_there(images: Any) -> None:
     assert sorted(set(test.labels.tolist())) == list(range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gzipped", [False, True])
 def test_idx_files_are_read_as_written(images: Any, tmp_path: Path, gzipped: bool) -> None:
     """Pixels and labels come back, gzipped or not."""

@@ -112,6 +112,7 @@ def test_a_server_waits_for_the_chief_and_leaves_with_it(monkeypatch: pytest.Mon
     assert not cluster.answers(address)
 
 
+@pytest.mark.slow
 def test_a_server_whose_chief_does_not_come_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Had it left with success, a late chief would wait for it for ever."""
     cluster = module("cluster")
@@ -163,7 +164,7 @@ def write_mnist(folder: Path, layout: str) -> Any:
 
 
 @pytest.mark.parametrize("layout", ["idx", "dots", "npz"])
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 def test_mnist_is_read_in_its_layouts(tmp_path: Path, layout: str) -> None:
     """Every pixel and label comes back, from idx files with either spelling, gzipped or not, and from the archive."""
     written = write_mnist(tmp_path / "data", layout)

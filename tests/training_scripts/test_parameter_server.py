@@ -117,6 +117,7 @@ def test_without_a_bound_a_fast_worker_never_waits(server_module: ModuleType, wo
     assert play.server.weights.tolist() == [-30.0] * 3
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_ahead_waits_for_the_slowest(server_module: ModuleType) -> None:
     """With a lead of 1 it does two gradients, then waits until the other has done one."""
     play = Play(server_module, workers=2, last=10, max_staleness=1)
@@ -128,6 +129,7 @@ def test_a_worker_that_is_ahead_waits_for_the_slowest(server_module: ModuleType)
     assert [row.staleness for row in play.server.seen] == [0, 0, 2]
 
 
+@pytest.mark.slow
 def test_nobody_starts_before_all_are_there(server_module: ModuleType) -> None:
     """Otherwise the worker that joins first would do much of the work, and the last would hand in a stale gradient."""
     play = Play(server_module, workers=0, last=10)
@@ -138,6 +140,7 @@ def test_nobody_starts_before_all_are_there(server_module: ModuleType) -> None:
     assert {first.value().number, second.value().number} == {0, 1}
 
 
+@pytest.mark.slow
 def test_the_bound_on_staleness_is_reached(server_module: ModuleType) -> None:
     """(n - 1)(2s + 1) is no generous estimate: with 2 workers and a lead of 1 there are 3 updates meanwhile."""
     play = Play(server_module, workers=2, last=20, max_staleness=1)
@@ -151,6 +154,7 @@ def test_the_bound_on_staleness_is_reached(server_module: ModuleType) -> None:
     assert max(row.staleness for row in play.server.seen) == server_module.largest_staleness(2, 1) == 3
 
 
+@pytest.mark.slow
 def test_a_schedule_that_has_become_shorter_is_over(server_module: ModuleType) -> None:
     """A run of 20 updates is stopped at 18 and resumed with one of 8: no batch is handed out, and all leave."""
     long = Play(server_module, workers=2, last=20)
@@ -163,6 +167,7 @@ def test_a_schedule_that_has_become_shorter_is_over(server_module: ModuleType) -
     assert (short.workers, short.server.here, short.server.updates) == ([], [], 18)
 
 
+@pytest.mark.slow
 def test_a_batch_larger_than_the_data_is_refused(server_module: ModuleType) -> None:
     """It would make an epoch without a batch, and a training of nothing that succeeds."""
     import torch
@@ -172,6 +177,7 @@ def test_a_batch_larger_than_the_data_is_refused(server_module: ModuleType) -> N
         worker.Digits(hidden=4, batch=2000, seed=1, device=torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_a_stop_takes_what_is_under_way_and_lets_all_leave(server_module: ModuleType) -> None:
     """A worker that waits leaves at once; the others hand in first, and the state has no gap."""
     play = Play(server_module, workers=2, last=20, max_staleness=0)
@@ -185,6 +191,7 @@ def test_a_stop_takes_what_is_under_way_and_lets_all_leave(server_module: Module
     assert (state["updates"], state["next_number"], state["again"]) == (2, 2, [])
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(st.integers(0, 11), min_size=1, max_size=20))
 def test_a_state_saved_at_any_moment_loses_and_repeats_no_batch(
@@ -204,6 +211,7 @@ def test_a_state_saved_at_any_moment_loses_and_repeats_no_batch(
     assert fresh.server.weights.tolist() == [-30.0] * 3
 
 
+@pytest.mark.slow
 def test_events_come_at_their_updates(server_module: ModuleType) -> None:
     """Reports every 4, states every 5, and all of them at the last update; a state is not changed by later updates."""
     play = Play(server_module, workers=1, last=11)

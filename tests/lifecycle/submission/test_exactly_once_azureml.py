@@ -238,6 +238,7 @@ def test_the_bytes_received_are_those_of_the_plan(fake: FakeAzure, job: dict[str
     assert received.body == plan.request
 
 
+@pytest.mark.slow
 def test_a_job_of_somebody_else(fake: FakeAzure, job: dict[str, Any]) -> None:
     """A job that has our name and was not made by us stays as it is, and the next name is taken."""
     plan = ct.plan(ct.TrainingJob(**job), ct.AzureML(**TARGET))

@@ -264,6 +264,7 @@ def test_a_job_of_an_earlier_store(fake: FakeAws, job: dict[str, Any], state_dir
     assert [known.name for known in ct.runs()] == [run.name]
 
 
+@pytest.mark.slow
 def test_two_state_folders_give_two_names(
     fake: FakeAws, job: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

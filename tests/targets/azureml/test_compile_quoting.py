@@ -259,7 +259,7 @@ LINES = ["cd .; echo trains", "echo board & echo trains", "false || echo trains"
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock, which every image of Linux has")
 @pytest.mark.parametrize("line", LINES)
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 def test_no_part_of_a_command_without_the_requirements(code: Path, line: str) -> None:
     """A failed install ends the line, whatever its parts are joined by; a good one comes before all of them."""
     done = ran(

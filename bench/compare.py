@@ -1,0 +1,118 @@
+"""Measure this checkout against another one of cloudtrain: each command in turn, as a whole process.
+
+    python bench/compare.py OTHER [--pairs N] [--only NAME ...]
+
+OTHER is a checkout with its own `.venv` (make .venv/.dev). Prints, for each command, the medians of both and the median of
+the pairs' ratios: a machine that slows down slows both halves of a pair. CPU seconds are those of the command and of all
+that it waited for. Exit code 1 when a median ratio of CPU time is above the limit of 1.02.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+LIMIT = 1.02
+FILL = "import sys; sys.path.insert(0, 'bench'); from pathlib import Path; import run; run._fill_store(Path({!r}), {})"
+
+
+class Cost(NamedTuple):
+    """Seconds of one command: on the clock (until its mark, where it leaves one) and of the processor."""
+
+    wall: float
+    cpu: float
+
+
+def run_once(checkout: Path, argv: list[str], state: Path, mark: Path | None = None) -> Cost:
+    """Run one of a checkout's programs in it.
+
+    Raises:
+        subprocess.CalledProcessError: It ended with another exit code than 0.
+    """
+    programs = checkout / ".venv" / "bin"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env |= {"CLOUDTRAIN_STATE_DIR": str(state), "OMP_NUM_THREADS": "1", "PATH": f"{programs}{os.pathsep}{env['PATH']}"}
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
+    subprocess.run([str(programs / argv[0]), *argv[1:]], check=True, capture_output=True, env=env, cwd=checkout)
+    end, after = float(mark.read_text()) if mark else time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Cost(end - start, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def write_job(folder: Path) -> Path:
+    """Write a job of two processes that writes the time of its first training step into FOLDER/mark."""
+    (folder / "code").mkdir()
+    (folder / "code" / "first_step.py").write_text((ROOT / "bench" / "first_step.py").read_text())
+    fields = {"name": "first-step", "source_dir": "code", "entry_point": "first_step.py",
+              "hyperparameters": {"mark": str(folder / "mark")}, "distribution": {"type": "torch"}}  # fmt: skip
+    (folder / "job.json").write_text(json.dumps(fields))
+    return folder / "job.json"
+
+
+def main() -> int:
+    """Compare all commands and print a row for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("other", type=Path)
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--only", nargs="+")
+    args = parser.parse_args()
+    checkouts = [args.other.resolve(), ROOT.resolve()]
+    with tempfile.TemporaryDirectory() as folder:
+        job = write_job(Path(folder))
+        stores = [Path(folder) / f"store{i}" for i in range(2)]
+        for checkout, store in zip(checkouts, stores, strict=True):
+            code = FILL.format(str(store), 1000)
+            subprocess.run([str(checkout / ".venv" / "bin" / "python"), "-c", code], check=True, cwd=checkout)
+        cifar, digits = "examples/torch_cifar10.yaml", "training_scripts/digits_ddp/job.yaml"
+        commands = {
+            "import": ["python", "-c", "import cloudtrain"],
+            "--help": ["cloudtrain", "--help"],
+            "ps": ["cloudtrain", "ps"],
+            "plan here": ["cloudtrain", "plan", digits],
+            "plan for SageMaker": ["cloudtrain", "plan", cifar, "--target", "sagemaker", "--format", "aws-cli"],
+            "plan for Azure ML": ["cloudtrain", "plan", cifar, "--target", "azureml", "--format", "az-cli"],
+            "first step": ["cloudtrain", "submit", str(job), "--processes-per-instance", "2"],
+        }
+        rows = [
+            compare(name, argv, checkouts, stores, Path(folder) / "mark" if name == "first step" else None, args.pairs)
+            for name, argv in commands.items()
+            if not args.only or name in args.only
+        ]
+    return int(any(ratio > LIMIT for ratio in rows))
+
+
+def compare(
+    name: str, argv: list[str], checkouts: list[Path], stores: list[Path], mark: Path | None, pairs: int
+) -> float:
+    """Run a command `pairs` times on either side, print its row, and return the median ratio of CPU time."""
+    sides: list[Callable[[], Cost]] = [
+        lambda i=i: run_once(checkouts[i], argv, stores[i], mark) for i in range(2)  # type: ignore[misc]
+    ]
+    sides[0](), sides[1]()
+    costs = []
+    for turn in range(max(3, pairs // 3) if mark else pairs):
+        first, second = (0, 1) if turn % 2 else (1, 0)
+        pair = {first: sides[first](), second: sides[second]()}
+        costs.append((pair[0], pair[1]))
+    texts = [f"{name:20}"]
+    ratios = []
+    for what in Cost._fields:
+        other, ours = ([getattr(cost[side], what) for cost in costs] for side in range(2))
+        ratios.append(statistics.median(b / a for a, b in zip(other, ours, strict=True)))
+        texts.append(f"{what} {statistics.median(other):6.3f} {statistics.median(ours):6.3f} s {ratios[-1] - 1:+6.1%}")
+    print("   ".join(texts), flush=True)
+    return ratios[-1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
