@@ -2,9 +2,9 @@
 
     python bench/compare.py OTHER [--pairs N] [--only NAME ...]
 
-OTHER is a checkout with its own `.venv` (make .venv/.dev). Prints, for each command, the medians of both and the median of
-the pairs' ratios: a machine that slows down slows both halves of a pair. CPU seconds are those of the command and of all
-that it waited for. Exit code 1 when a median ratio of CPU time is above the limit of 1.02.
+OTHER is a checkout with its own `.venv` (make .venv/.dev). Prints the medians of both for each command, and the
+median of the pairs' ratios: a machine that slows down slows both halves of a pair. CPU seconds are those of the
+command and of its children. Exit code 1 when a median ratio of CPU time is above 1.02.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,35 +82,29 @@ def main() -> int:
             "plan for Azure ML": ["cloudtrain", "plan", cifar, "--target", "azureml", "--format", "az-cli"],
             "first step": ["cloudtrain", "submit", str(job), "--processes-per-instance", "2"],
         }
-        rows = [
+        ratios = [
             compare(name, argv, checkouts, stores, Path(folder) / "mark" if name == "first step" else None, args.pairs)
             for name, argv in commands.items()
             if not args.only or name in args.only
         ]
-    return int(any(ratio > LIMIT for ratio in rows))
+    return int(any(ratio > LIMIT for ratio in ratios))
 
 
 def compare(
     name: str, argv: list[str], checkouts: list[Path], stores: list[Path], mark: Path | None, pairs: int
 ) -> float:
     """Run a command `pairs` times on either side, print its row, and return the median ratio of CPU time."""
-    sides: list[Callable[[], Cost]] = [
-        lambda i=i: run_once(checkouts[i], argv, stores[i], mark) for i in range(2)  # type: ignore[misc]
-    ]
-    sides[0](), sides[1]()
-    costs = []
-    for turn in range(max(3, pairs // 3) if mark else pairs):
-        first, second = (0, 1) if turn % 2 else (1, 0)
-        pair = {first: sides[first](), second: sides[second]()}
-        costs.append((pair[0], pair[1]))
-    texts = [f"{name:20}"]
-    ratios = []
+    turns: list[dict[int, Cost]] = []
+    for turn in range(1 + (max(3, pairs // 3) if mark else pairs)):
+        order = (0, 1) if turn % 2 else (1, 0)
+        turns.append({side: run_once(checkouts[side], argv, stores[side], mark) for side in order})
+    row, ratio = f"{name:20}", 0.0
     for what in Cost._fields:
-        other, ours = ([getattr(cost[side], what) for cost in costs] for side in range(2))
-        ratios.append(statistics.median(b / a for a, b in zip(other, ours, strict=True)))
-        texts.append(f"{what} {statistics.median(other):6.3f} {statistics.median(ours):6.3f} s {ratios[-1] - 1:+6.1%}")
-    print("   ".join(texts), flush=True)
-    return ratios[-1]
+        other, ours = ([getattr(turn[side], what) for turn in turns[1:]] for side in (0, 1))  # the first one warms up
+        ratio = statistics.median(b / a for a, b in zip(other, ours, strict=True))
+        row += f"   {what} {statistics.median(other):6.3f} {statistics.median(ours):6.3f} s {ratio - 1:+6.1%}"
+    print(row, flush=True)
+    return ratio
 
 
 if __name__ == "__main__":

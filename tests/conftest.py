@@ -71,7 +71,7 @@ def read_service_descriptions_once() -> None:
         list_services = Loader.list_available_services
         names = cache(lambda kind, paths: list_services(Loader(paths, include_default_search_paths=False), kind))
         Loader.list_available_services = lambda self, type_name: names(
-            type_name, tuple(path for path in self.search_paths if os.path.isdir(path))
+            type_name, tuple(path for path in self.search_paths if Path(path).is_dir())
         )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -19,8 +19,7 @@ Kind = Literal["model", "choice", "map", "list", "json", "value"]
 ValuePath = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
-class SchemaNode:
+class SchemaNode(NamedTuple):
     """The schema at one path of a job.
 
     Attributes:
@@ -36,7 +35,7 @@ class SchemaNode:
 
     kind: Kind
     words: str
-    models: Mapping[str, type[BaseModel]] = field(default_factory=dict)
+    models: Mapping[str, type[BaseModel]] = MappingProxyType({})
     inner: SchemaNode | None = None
     options: tuple[Any, ...] = ()
     has_parser: bool = False

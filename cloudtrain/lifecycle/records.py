@@ -12,7 +12,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,8 +116,7 @@ class Money(NamedTuple):
     cost: float | None = None
 
 
-@dataclass(frozen=True)
-class JobRecord:
+class JobRecord(NamedTuple):
     """The data of one submission. All secrets are hidden.
 
     Attributes:
@@ -151,7 +149,7 @@ class JobRecord:
     file: str | None = None
     text: str | None = None
     overrides: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = {}
     commit: str | None = None
     branch: str | None = None
     dirty: bool | None = None

@@ -109,8 +109,8 @@ def again(
     if key.startswith(TRIAL) or (name is not None and name != job_name):  # a trial becomes an ordinary run
         job_name = _job(old_record.kind, {**old_record.job, "name": name or job_name}).name
         key = submission_key(replace(old_plan.renamed(NAMELESS), job_name=job_name))
-        old_record = replace(
-            old_record, job={**old_record.job, "name": job_name}, overrides=(*old_record.overrides, f"name={job_name}")
+        old_record = old_record._replace(
+            job={**old_record.job, "name": job_name}, overrides=(*old_record.overrides, f"name={job_name}")
         )
     service = service_of(row.target, here)
 
@@ -126,7 +126,7 @@ def again(
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
         content = {"run_name": plan.run_name, "job_name": plan.job_name, "request": plan.request}
         fields = {**old_record.plan} | content | {"sha256": plan.sha256, "findings": []}
-        return _origin(store, row), replace(old_record, plan=fields, version=__version__, rerun_of=row.name)
+        return _origin(store, row), old_record._replace(plan=fields, version=__version__, rerun_of=row.name)
 
     return Sending(service, key, here.submitter, SameCode(old_record, row.ref, service), plan_of, record, watch)
 
@@ -160,7 +160,7 @@ def changed(
 
         def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
             source = JobSource(old_record.file, old_record.text, (*old_record.overrides, *overrides))
-            new_record = replace(keep_plan(ready, record_job, plan, commit, source), rerun_of=row.name)
+            new_record = keep_plan(ready, record_job, plan, commit, source)._replace(rerun_of=row.name)
             return _origin(store, row)._replace(labels=ready.labels), new_record
 
         yield Sending(
@@ -184,7 +184,7 @@ def continued(
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
         fields = {**old_record.plan, "run_name": plan.run_name, "request": plan.request, "sha256": plan.sha256}
         job = {**old_record.job, "trials": trials}
-        return _origin(store, row), replace(old_record, job=job, plan=fields, version=__version__, rerun_of=row.name)
+        return _origin(store, row), old_record._replace(job=job, plan=fields, version=__version__, rerun_of=row.name)
 
     key = TUNER + submission_key(plan_as(NAMELESS_SWEEP))
     code = SameCode(old_record, row.ref, tuner)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.machines.table import (
@@ -125,8 +125,7 @@ ORDERS: dict[str, Callable[[InstanceType], object]] = {
 are sorted by family and size."""
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(NamedTuple):
     """The conditions on an instance type. None means no condition."""
 
     gpu: str | None = None

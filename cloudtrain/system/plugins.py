@@ -179,7 +179,7 @@ def _refusal(target: Any, name: str) -> str | None:
     missing = [word for word in ("name", "title", "settings", "prefix") if getattr(target, word, None) is None]
     if missing:
         return f"its class has no `{missing[0]}`"
-    fact = next((word for word in vars(target.facts) if hasattr(target, word)), None)
+    fact = next((word for word in target.facts._fields if hasattr(target, word)), None)
     if fact is not None:
         return f"its class sets `{fact}`, which is one of its `facts`"
     if target.name != name:

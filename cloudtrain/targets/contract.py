@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from cloudtrain.errors import UsageError
 from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunStatus
@@ -217,8 +217,7 @@ class Tuner(Service, Protocol):
         raise UsageError(f"the tuner of `{name}` cannot continue a sweep", hint=hint, code="CT064")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TargetFacts:
+class TargetFacts(NamedTuple):
     """What job files, the JSON Schema, checks and reports need to know of a target. All have a default."""
 
     is_paid: bool = True
@@ -237,7 +236,7 @@ class TargetFacts:
     """A description of `environment.NAME`; empty if the target has no named environments."""
     overrides_help: str = "Merged last into the request."
     """A description of `NAME_overrides`."""
-    secrets: Mapping[str, str] = field(default_factory=lambda: {"env": "env:NAME", "file": "file:~/.secrets/NAME"})
+    secrets: Mapping[str, str] = MappingProxyType({"env": "env:NAME", "file": "file:~/.secrets/NAME"})
     """The schemes of `environment.secrets` that a job on this target can read, each with an example that contains
     `NAME`. Hints show the first example."""
     has_secrets_here: bool = False
@@ -252,7 +251,7 @@ class TargetFacts:
     """The settings without which the target's runs cannot be listed, such as `region`."""
     plan_formats: tuple[str, ...] = ()
     """Formats of a plan for the target's own tools: the names in `Plan.forms`, which the part `export` makes."""
-    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    extras: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Extras of the package, each with the packages that it installs: `{"EXTRA": ("its-sdk",)}`."""
 
 

@@ -16,7 +16,7 @@ from cloudtrain.plans.document import shell_word, visible, visible_yaml
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.azureml.compile.job import SERVICES
 from cloudtrain.targets.azureml.parts import duration_seconds, duration_text, parse_label
-from cloudtrain.targets.azureml.service.client import BUILT_IN, kind_of
+from cloudtrain.targets.azureml.service.clouds import BUILT_IN, kind_of
 from cloudtrain.targets.azureml.settings import AccountRef
 from cloudtrain.targets.common.export import Call, Program, Ref, build, python_code
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import CloudtrainError, SettingsError, TargetError
-from cloudtrain.targets.azureml.service.client import BUILT_IN, Client, cloud_of, known_cloud
+from cloudtrain.targets.azureml.service.client import Client
+from cloudtrain.targets.azureml.service.clouds import BUILT_IN, cloud_of, known_cloud
 from cloudtrain.targets.azureml.settings import AccountRef
 from tests.fakes.azureml import FakeAzure
 

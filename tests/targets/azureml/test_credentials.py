@@ -13,15 +13,8 @@ import pytest
 
 from cloudtrain.errors import CloudtrainError, SettingsError, TargetError
 from cloudtrain.plans.states import RunRef
-from cloudtrain.targets.azureml.service.client import (
-    BUILT_IN,
-    KINDS,
-    WORKSPACE,
-    Client,
-    Cloud,
-    credential_of,
-    credentials_in_sight,
-)
+from cloudtrain.targets.azureml.service.client import WORKSPACE, Client
+from cloudtrain.targets.azureml.service.clouds import BUILT_IN, KINDS, Cloud, credential_of, credentials_in_sight
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from cloudtrain.targets.azureml.settings import AccountRef, AzureML, account_of
 from tests.fakes.azureml import FakeAzure

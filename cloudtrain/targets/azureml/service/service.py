@@ -18,7 +18,8 @@ from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunSta
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
 from cloudtrain.targets.azureml.parts import machines_of
 from cloudtrain.targets.azureml.service.blobs import Blobs
-from cloudtrain.targets.azureml.service.client import CANCEL, COMPUTE, JOB, SUBMIT, Client, Labels, credentials_in_sight
+from cloudtrain.targets.azureml.service.client import CANCEL, COMPUTE, JOB, SUBMIT, Client, Labels
+from cloudtrain.targets.azureml.service.clouds import credentials_in_sight
 from cloudtrain.targets.azureml.service.logs import Layout, RunLog
 from cloudtrain.targets.azureml.service.online import check as check_online
 from cloudtrain.targets.azureml.service.online import refresh

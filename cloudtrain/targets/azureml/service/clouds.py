@@ -1,0 +1,198 @@
+"""Azure's clouds, with their hosts and the audiences of their tokens, and the credentials that get these tokens.
+
+azure-identity reads AZURE_CLIENT_ID, IDENTITY_ENDPOINT and its other variables from the process's environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from cloudtrain.errors import SettingsError, TargetError, did_you_mean
+from cloudtrain.system.plugins import require
+from cloudtrain.targets.azureml.settings import az_folder, az_subscriptions
+
+METADATA_URL = "ARM_CLOUD_METADATA_URL"
+"""The variable with the address that describes other clouds; the az command and azure-ai-ml use it too."""
+
+CURRENT = "AZUREML_CURRENT_CLOUD"
+
+
+class Cloud(NamedTuple):
+    """One of Azure's clouds. Its addresses do not end with a slash."""
+
+    name: str
+    resource_manager: str
+    login: str
+    """The login service, which issues tokens."""
+    studio: str
+    """The studio's address, and the audience of the token with which a job acts for its user."""
+    storage: str
+    """Suffix of the storage accounts' hosts: `core.windows.net`."""
+
+    @property
+    def scope(self) -> str:
+        """The scope of tokens for requests to the resource manager."""
+        return f"{self.resource_manager}/.default"
+
+    @property
+    def job_scope(self) -> str:
+        """The scope of the token with which a job accesses data as its user."""
+        return f"{self.studio}/.default"
+
+
+BUILT_IN = {
+    cloud.name: cloud
+    for cloud in (
+        Cloud(
+            "AzureCloud",
+            "https://management.azure.com",
+            "https://login.microsoftonline.com",
+            "https://ml.azure.com",
+            "core.windows.net",
+        ),
+        Cloud(
+            "AzureUSGovernment",
+            "https://management.usgovcloudapi.net",
+            "https://login.microsoftonline.us",
+            "https://ml.azure.us",
+            "core.usgovcloudapi.net",
+        ),
+        Cloud(
+            "AzureChinaCloud",
+            "https://management.chinacloudapi.cn",
+            "https://login.chinacloudapi.cn",
+            "https://ml.azure.cn",
+            "core.chinacloudapi.cn",
+        ),
+    )
+}
+
+
+def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
+    """Return the cloud if it is built in, so that no request is needed; otherwise None. `name`: see `cloud_of`."""
+    name = name or environ.get(CURRENT)
+    if name is None:
+        return None if environ.get(METADATA_URL) else BUILT_IN["AzureCloud"]
+    return BUILT_IN.get(name)
+
+
+def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str], Any]) -> Cloud:
+    """Return the cloud of a target. Clouds that are not built in are looked up at ARM_CLOUD_METADATA_URL. By default
+    (`name` is the target's setting) it is that of AZUREML_CURRENT_CLOUD, or else the cloud whose resource manager has
+    the host of ARM_CLOUD_METADATA_URL, or else the public cloud. `fetch` gets the JSON data at an address."""
+    built_in = known_cloud(name, environ)
+    if built_in is not None:
+        return built_in
+    name, url = name or environ.get(CURRENT), environ.get(METADATA_URL)
+    if not url:
+        hint = f"{did_you_mean(name or '', BUILT_IN)} For another cloud, set {METADATA_URL}"
+        raise SettingsError(f"`{name}` is not an Azure cloud", hint=hint, code="CT917")
+    clouds = list(_read_clouds(fetch(url)))
+    if name is None:
+        host = urlsplit(url).netloc
+        matches = (cloud for cloud in clouds if urlsplit(cloud.resource_manager).netloc == host)
+        return next(matches, BUILT_IN["AzureCloud"])
+    for cloud in clouds:
+        if cloud.name == name:
+            return cloud
+    raise SettingsError(
+        f"the metadata at `{url}` describes no cloud `{name}`",
+        hint=did_you_mean(name, [*BUILT_IN, *(cloud.name for cloud in clouds)]),
+        code="CT917",
+    )
+
+
+def _read_clouds(answer: Any) -> Iterator[Cloud]:
+    for item in answer if isinstance(answer, list) else [answer]:
+        try:
+            yield Cloud(
+                name=item["name"],
+                resource_manager=item["resourceManager"].rstrip("/"),
+                login=item["authentication"]["loginEndpoint"].rstrip("/"),
+                studio=_studio(urlsplit(item["portal"]).netloc),
+                storage=item["suffixes"]["storage"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            hint = f"check the address in {METADATA_URL}"
+            raise TargetError(f"the metadata of a cloud lacks the field {error}", hint=hint, code="CT917") from None
+
+
+def _studio(portal: str) -> str:
+    """Return the studio's address: `ml.azure.DOMAIN` for a portal at `portal.azure.DOMAIN`, a rule without a source."""
+    return f"https://ml.{portal.removeprefix('portal.')}" if portal.startswith("portal.") else f"https://{portal}"
+
+
+# Get credentials through azure-identity: the first that works, or only the kind in the target's setting `credential`.
+
+
+class CredentialKind(NamedTuple):
+    """A credential class of azure-identity. `login` tells the user how to log in."""
+
+    name: str
+    login: str
+    takes_authority: bool = False
+    takes_client_id: bool = False
+
+
+_SERVICE_PRINCIPAL = "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
+
+KINDS = {
+    "cli": CredentialKind("AzureCliCredential", "log in: `az login`"),
+    "developer_cli": CredentialKind("AzureDeveloperCliCredential", "log in: `azd auth login`"),
+    "powershell": CredentialKind("AzurePowerShellCredential", "log in: `Connect-AzAccount`"),
+    "environment": CredentialKind("EnvironmentCredential", _SERVICE_PRINCIPAL, takes_authority=True),
+    "managed_identity": CredentialKind(
+        "ManagedIdentityCredential",
+        "give this machine an identity; AZURE_CLIENT_ID chooses one of several",
+        takes_client_id=True,
+    ),
+    "workload_identity": CredentialKind(
+        "WorkloadIdentityCredential",
+        "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_FEDERATED_TOKEN_FILE",
+        takes_authority=True,
+    ),
+}
+"""The kinds that a target may name. All of them work without a question or a browser."""
+
+ANY = CredentialKind("DefaultAzureCredential", f"log in: `az login`, or {_SERVICE_PRINCIPAL}", takes_authority=True)
+"""Tries each kind in turn, until one has a token."""
+
+
+def kind_of(name: str | None) -> CredentialKind:
+    """For None, return the kind that tries all others in turn."""
+    if name is None:
+        return ANY
+    if name not in KINDS:
+        raise SettingsError(f"`{name}` is not a kind of Azure credential", hint=did_you_mean(name, KINDS), code="CT916")
+    return KINDS[name]
+
+
+def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) -> Any:
+    """Return a credential of azure-identity that gets tokens from `cloud`, and new tokens when they expire."""
+    kind = kind_of(name)
+    identity = require("azure.identity", extra="azureml")
+    options: dict[str, Any] = {}
+    if kind.takes_authority:
+        options["authority"] = cloud.login
+        if cloud.name not in BUILT_IN:
+            options["disable_instance_discovery"] = True  # it would ask the public cloud, which does not know this one
+    if kind.takes_client_id and environ.get("AZURE_CLIENT_ID"):
+        options["client_id"] = environ["AZURE_CLIENT_ID"]
+    try:
+        return getattr(identity, kind.name)(**options)
+    except ValueError as error:
+        raise SettingsError(" ".join(str(error).split()).rstrip("."), hint=kind.login, code="CT916") from error
+    except OSError as error:  # from reading a certificate's file
+        message = f"`{error.filename}` cannot be read: {error.strerror}"
+        raise SettingsError(message, hint=kind.login, code="CT916") from error
+
+
+_SIGNS = ("AZURE_CLIENT_ID", "AZURE_USERNAME", "AZURE_FEDERATED_TOKEN_FILE", "IDENTITY_ENDPOINT", "MSI_ENDPOINT")
+
+
+def credentials_in_sight(environ: Mapping[str, str]) -> bool:
+    """A virtual machine gets credentials from its metadata service over the network; cloudtrain asks that service only
+    with `--online`."""
+    return any(environ.get(sign) for sign in _SIGNS) or bool(az_subscriptions(az_folder(environ)))
