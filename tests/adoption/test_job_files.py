@@ -74,13 +74,80 @@ def body_sent(found: ct.Adoption) -> dict[str, Any]:
 
 
 def test_yaml_is_read_as_version_1_1(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
-    """What Azure ML's tools make of `yes`, `010` and `1e-4`; environment variables keep their types."""
+    """What Azure ML's tools make of `yes`, `010` and `1e-4`. An environment variable is a text, as the API asks."""
     (tmp_path / "src").mkdir()
     found = adopted(JOB + "inputs: {flag: yes, n: 010, lr: 1e-4}\nenvironment_variables: {A: 1, B: on, C: x}\n")
     assert found.equal
     sent = body_sent(found)
     assert {name: item["value"] for name, item in sent["inputs"].items()} == {"flag": "True", "n": "8", "lr": "1e-4"}
-    assert sent["environmentVariables"] == {"A": 1, "B": True, "C": "x"}
+    assert sent["environmentVariables"] == {"A": "1", "B": "true", "C": "x"}
+
+
+def test_single_braces_are_references(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+    """The older form, which Azure ML's tools send as the newer one; other braces are the shell's."""
+    (tmp_path / "src").mkdir()
+    command = "echo {a,b} ${HOME} && python train.py --lr {inputs.lr} --o {outputs.m} ${{inputs.lr}}"
+    found = adopted(JOB.replace("python train.py", command) + "inputs: {lr: 0.1}\noutputs: {m: {}}\n")
+    assert found.equal
+    start = "echo {a,b} ${HOME} && python train.py"
+    assert body_sent(found)["command"] == f"{start} --lr ${{{{inputs.lr}}}} --o ${{{{outputs.m}}}} ${{{{inputs.lr}}}}"
+    assert adopted(SWEEP.replace("${{search_space.lr}}", "{search_space.lr}")).job.command.endswith("${{inputs.lr}}")
+
+
+def test_the_properties_of_a_virtual_cluster(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+    """Sent under the service's name, whatever the file calls them."""
+    (tmp_path / "src").mkdir()
+    found = adopted(JOB + "resources: {properties: {singularity: {slaTier: Premium}, other: 1}}\n")
+    assert found.equal
+    assert body_sent(found)["resources"]["properties"] == {"AISuperComputer": {"slaTier": "Premium"}, "other": 1}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path"),
+    [
+        ("azureml:gpu", "local", "compute"),
+        ("code: src", "code: git+https://github.com/someone/else#folder", "code"),
+        (
+            "code: src",
+            "code: src\ndistribution: {type: tensorflow, worker_count: 2, process_count_per_instance: 2}",
+            "distribution.process_count_per_instance",
+        ),
+    ],
+)
+def test_what_no_job_does_the_same_way(
+    old: str, new: str, path: str, adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
+    """Docker on this machine, code that the service clones, a key that Azure ML's tools refuse: not equal."""
+    (tmp_path / "src").mkdir()
+    found = adopted(JOB.replace(old, new))
+    assert [item.path for item in found.differences] == [path]
+    assert "compute" not in found.settings or found.settings["compute"] == "gpu"
+
+
+def test_versions_and_places_that_azure_reads(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+    """A version with a colon, and an output in the default datastore below the run's name: nothing to complain of."""
+    (tmp_path / "src").mkdir()
+    place = "azureml://datastores/${{default_datastore}}/paths/azureml/${{name}}/o/"
+    found = adopted(JOB.replace("e:1", "mine:18.04:2022") + f'outputs: {{o: {{path: "{place}"}}}}\n')
+    assert found.equal
+    sent = body_sent(found)
+    assert sent["environmentId"].endswith("/environments/mine/versions/18.04:2022")
+    assert sent["outputs"]["o"]["uri"] == place
+    where = {"subscription_id": "11111111-2222-3333-4444-555555555555", "resource_group": "rg", "workspace": "team"}
+    plan = ct.plan(found.job, ct.AzureML(**{**where, **found.settings}))
+    assert "AZ507" not in [item.code for item in plan.findings]
+
+
+def test_a_conda_file_of_a_job_without_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written beside the new job file, wherever that is."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "env.yml").write_text("name: x\ndependencies: [python=3.11]\n")
+    text = JOB.replace("code: src\n", "").replace("azureml:e:1", "{image: x:1, conda_file: env.yml}")
+    (tmp_path / "theirs" / "az.yml").write_text(text)
+    found = ct.adopt(tmp_path / "theirs" / "az.yml", folder=tmp_path / "ours")
+    assert found.equal
+    assert found.job.environment.conda_file == "conda.yml"
+    assert found.files["conda.yml"].startswith("name: x")
 
 
 def test_an_environment_in_place(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:

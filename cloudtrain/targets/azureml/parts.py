@@ -111,7 +111,9 @@ _ROWS: dict[str, Callable[[TrainingJob, MachineGroup], dict[str, Any] | None]] =
 
 _PREFIX = "azureml:"
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
-_ASSET = re.compile(rf"(?P<name>{_WORD}):(?P<version>{_WORD})")
+_ASSET = re.compile(rf"(?P<name>{_WORD}):(?P<version>{_WORD}(?::{_WORD})*)")
+"""The name ends at the first colon, as azure-ai-ml 1.35.2 reads it: `mine:18.04:2022` has the version `18.04:2022`."""
+
 _LABEL = re.compile(rf"(?P<name>{_WORD})@(?P<label>[A-Za-z0-9_.-]+)")
 _LABELLED = re.compile(r"(?P<thing>/subscriptions/.+/(?P<kind>environments|data|models)/(?P<name>[^/]+))/labels/latest")
 _MEANT = re.compile(rf"(?:azureml:)+(?P<name>{_WORD})(?::(?P<version>{_WORD}))?:?")

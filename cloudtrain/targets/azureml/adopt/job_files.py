@@ -6,6 +6,7 @@ Files are read as YAML 1.1, as Azure ML's tools read them: `flag: yes` is true, 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -65,6 +66,21 @@ _KEYS = frozenset(
     "parent_job_name".split()
 )
 
+_DISTRIBUTION_KEYS = {
+    "pytorch": {"process_count_per_instance"},
+    "mpi": {"process_count_per_instance"},
+    "tensorflow": {"parameter_server_count", "worker_count"},
+}
+
+_SINGLE_BRACES = re.compile(r"(?<!\{)\{(inputs|outputs|search_space)\.([^}]*)\}(?!\})")
+"""The older form of a reference. azure-ai-ml 1.35.2 sends it as `${{...}}`."""
+
+_RESOURCE_PROPERTIES = {
+    "aisupercomputer": "AISuperComputer", "singularity": "AISuperComputer", "itp": "itp",
+    "target_selector": "target_selector",
+}  # fmt: skip
+"""Maps lower-case names of properties of resources to those that azure-ai-ml 1.35.2 sends."""
+
 CONDA_FILE = "conda.yml"
 
 
@@ -115,9 +131,19 @@ def _original(data: Mapping[str, Any], kind: str, folder: str | None, lost: Mapp
         if key not in _KEYS | _READ_ONLY
     }
     files: dict[str, str] = {}
+    if unknown_keys := _unknown_of_distribution(data):
+        unknown |= unknown_keys
+        rest = {key: value for key, value in data["distribution"].items() if f"distribution.{key}" not in unknown_keys}
+        data = {**data, "distribution": rest}
+    if str(data.get("compute")).lower() in ("local", "azureml:local"):
+        unknown["compute"] = "`local` is Docker on this machine; `cloudtrain submit --target local` needs no Docker"
+        data = {key: value for key, value in data.items() if key != "compute"}
+    if str(data.get("code")).startswith("git+"):
+        unknown["code"] = "the code is in a repository: clone it, and name its folder in `source_dir`"
+    body = body_of(data, folder, files)
     return Original(
         "azureml",
-        {"properties": body_of(data, folder, files)},
+        {"properties": body | {"environmentVariables": variable_texts(body["environmentVariables"])}},
         str(data.get("name") or ""),
         kind,
         workspace_in(data),
@@ -127,6 +153,15 @@ def _original(data: Mapping[str, Any], kind: str, folder: str | None, lost: Mapp
     )
 
 
+def _unknown_of_distribution(data: Mapping[str, Any]) -> dict[str, str]:
+    """azure-ai-ml refuses a file with such a key."""
+    fields = _mapping(data.get("distribution"))
+    kind = str(fields.get("type", "")).lower()
+    keys = _DISTRIBUTION_KEYS.get(kind, fields.keys()) | {"type"}
+    reason = f"Azure ML's distribution `{kind}` has no such key, and its tools refuse the file"
+    return {f"distribution.{key}": reason for key in fields if key not in keys}
+
+
 def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
     """Return a sweep's trial as a command job; the parameters that the sweep searches become inputs."""
     trial = data.get("trial")
@@ -134,7 +169,7 @@ def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
         hint = f"adopt the file that it names: `cloudtrain adopt {str(trial or 'TRIAL').removeprefix('file:')}`"
         raise UsageError("the sweep's trial is defined in another file", hint=hint, code="CT981")
     search_space = _mapping(data.get("search_space"))
-    inputs, command = _mapping(data.get("inputs")), str(trial.get("command", ""))
+    inputs, command = _mapping(data.get("inputs")), _command(trial)
     for name, space in search_space.items():
         command = command.replace(f"${{{{search_space.{name}}}}}", f"${{{{inputs.{name}}}}}")
         inputs[name] = _first_of(_mapping(space))
@@ -213,7 +248,7 @@ def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) 
         "displayName": data.get("display_name"),
         "experimentName": data.get("experiment_name") or (Path(folder).name if folder else None),
         "description": data.get("description"),
-        "command": str(data.get("command", "")),
+        "command": _command(data),
         "codeId": code,
         "environmentId": _environment(data.get("environment"), code, folder, files),
         "computeId": compute,
@@ -242,6 +277,15 @@ def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) 
     return {key: _without_none(value) for key, value in body.items() if value is not None}
 
 
+def variable_texts(variables: object) -> dict[str, str]:
+    """azure-ai-ml 1.35.2 sends numbers and booleans as they are, and a variable of a process is a text."""
+    return {key: item if isinstance(item, str) else json.dumps(item) for key, item in _mapping(variables).items()}
+
+
+def _command(data: Mapping[str, Any]) -> str:
+    return _SINGLE_BRACES.sub(r"${{\1.\2}}", str(data.get("command", "")))
+
+
 def _text(value: object) -> str:
     """Convert a value to text as the SDK does: in Python's notation."""
     return "" if value is None else str(value)
@@ -268,7 +312,11 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
         return definition | {"condaFile": files[CONDA_FILE], "condaPath": CONDA_FILE}
     if isinstance(conda, str):
         place = os.path.join(folder or ".", conda.removeprefix("file:"))  # noqa: PTH118
-        return definition | {"condaFile": _conda_text(place), "condaPath": _from_code(conda, code, folder)}
+        text = _conda_text(place)
+        if code is None:  # the job's source folder is then that of its new file, which may be elsewhere
+            files[CONDA_FILE] = text
+        path = CONDA_FILE if code is None else _from_code(conda, code, folder)
+        return definition | {"condaFile": text, "condaPath": path}
     return definition
 
 
@@ -327,6 +375,9 @@ def _resources(fields: Mapping[str, Any]) -> dict[str, Any] | None:
     if not fields:
         return None
     resources = {camel(key): value for key, value in fields.items() if key != "docker_args"}
+    if isinstance(fields.get("properties"), Mapping):
+        pairs = fields["properties"].items()
+        resources["properties"] = {_RESOURCE_PROPERTIES.get(key.lower(), key): value for key, value in pairs}
     arguments = fields.get("docker_args")
     if isinstance(arguments, list):
         resources["dockerArgsList"] = arguments

@@ -19,6 +19,7 @@ from cloudtrain.targets.azureml.adopt.job_files import (
     not_a_command,
     originals_in_job_file,
     search_left_out,
+    variable_texts,
     why_left_out,
     workspace_in,
 )
@@ -66,6 +67,7 @@ def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: s
     words = "what the service says of a command job" if is_answer else "the body of a command job"
     if kind == "command":
         body = {key: value for key, value in properties.items() if key not in _READ_ONLY}
+        body |= {key: variable_texts(body[key]) for key in ("environmentVariables",) if body.get(key)}
         if is_answer:
             body |= {
                 field: {key: value for key, value in body[field].items() if not is_added(key, value)} or None
@@ -141,10 +143,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
         job["description"] = properties["description"]
     job["source_dir"] = _source(original, properties.get("codeId"), comments)
     job["command"] = properties.get("command", "")
-    variables = {
-        key: value if isinstance(value, str) else json.dumps(value)
-        for key, value in body.mapping("environmentVariables").items()
-    }
+    variables = variable_texts(body.mapping("environmentVariables"))
     optional = {
         "distribution": _distribution(body, comments),
         "resources": _resources(body),

@@ -20,7 +20,7 @@ _ASSET_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
 
 _DATASTORE = re.compile(
     r"azureml://(subscriptions/[^/]+/resource[gG]roups/[^/]+/(providers/[^/]+/)?workspaces/[^/]+/)?"
-    r"datastores/[a-zA-Z0-9_]+(/paths/.*)?"
+    r"datastores/([a-zA-Z0-9_]+|\$\{\{default_datastore\}\})(/paths/.*)?"  # which the service fills in
 )
 
 _OTHER_URI = ("azureml://registries/", "azureml://jobs/", "azureml://locations/", "azureml://subscriptions/")
