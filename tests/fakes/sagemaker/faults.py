@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-Kind = Literal["close before", "close after", "refuse"]
+Kind = Literal["close before", "close after", "refuse", "say"]
 
 
 class Refused(Exception):
@@ -19,12 +20,14 @@ class Refused(Exception):
 
 @dataclass
 class Fault:
-    """`operation` fails `times` times: the connection closes before or after the work, or it is refused."""
+    """`operation` fails `times` times: the connection closes before or after the work, it is refused, or it gets an
+    answer that was written down."""
 
     operation: str
     kind: Kind
     times: int
     refusal: Refused | None = None
+    answer: Mapping[str, Any] | None = None
 
 
 class Faults:
@@ -45,6 +48,10 @@ class Faults:
     def refuse(self, operation: str, code: str, message: str = "", *, status: int = 400, times: int = 1) -> None:
         """The service says no."""
         self._add(Fault(operation, "refuse", times, Refused(code, message or code, status)))
+
+    def say(self, operation: str, answer: Mapping[str, Any], times: int = 1) -> None:
+        """The service answers so, whatever it holds."""
+        self._add(Fault(operation, "say", times, answer=answer))
 
     def throttle(self, operation: str, times: int = 1) -> None:
         """As SageMaker does it."""

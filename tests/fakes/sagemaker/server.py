@@ -234,6 +234,8 @@ def _work(fake: FakeAws, item: Received, target: Target | None, fault: Fault | N
     try:
         if fault is not None and fault.refusal is not None:
             raise fault.refusal
+        if fault is not None and fault.answer is not None:
+            return Reply(body=json.dumps(fault.answer).encode())
         if target is not None:
             return fake.s3.handle(target, item.headers, item.raw)
         return Reply(body=fake.handle(item.service, item.operation, item.body))
