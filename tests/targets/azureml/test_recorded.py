@@ -7,6 +7,7 @@ recording of Azure/azure-sdk-assets or Azure/azure-sdk-for-python has it.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.states import RunState
+from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.job import Job
 from tests.targets.azureml.conftest import NAME, PLACE, REF, plan_of
+from tests.targets.azureml.place import TARGET
 
 pytestmark = pytest.mark.lifecycle
 
@@ -30,9 +33,8 @@ ANSWERS: dict[str, Any] = json.loads(
 def say(fake: FakeAzure, method: str, pattern: str, name: str) -> None:
     """The next such request gets the recorded answer."""
     answer = ANSWERS[name]
-    fake.faults.say(
-        method, pattern, answer["status"], json.dumps(answer["body"]).encode(), headers=answer.get("headers")
-    )
+    body = b"" if answer["body"] is None and answer["status"] == 404 else json.dumps(answer["body"]).encode()
+    fake.faults.say(method, pattern, answer["status"], body, headers=answer.get("headers"))
 
 
 def test_a_job_is_made(fake: FakeAzure, service: AzureMLService, tmp_path: Path) -> None:
@@ -122,3 +124,40 @@ def test_the_last_change_is_not_the_end(fake: FakeAzure, service: AzureMLService
     say(fake, "GET", "/details", "ended")
     status = service.status(REF)
     assert (status.state, status.ended, status.billable_seconds, status.cost) == (RunState.SUCCEEDED, None, None, None)
+
+
+def test_a_sweep_is_made_and_adopted(
+    fake: FakeAzure, service: AzureMLService, tmp_path: Path, make_source: Callable[..., Path]
+) -> None:
+    """Running at once, before any trial; what the service adds to the trial is no difference, and each part of the
+    search is named."""
+    sweep = ct.Sweep(
+        name="tune",
+        job={
+            "source_dir": str(make_source({"train.py": "print(1)\n"})),
+            "entry_point": "train.py",
+            "environment": {"framework": "pytorch", "version": "2.8"},
+        },
+        search={"lr": {"log": [1e-4, 1e-1]}},
+        objective={"maximize": "acc"},
+        trials=2,
+    )
+    say(fake, "PUT", "/jobs/", "sweep_made")
+    run = ct.submit(sweep, TARGET, online=False)
+    say(fake, "GET", f"/jobs/{run.name}", "sweep_made")
+    assert run.status().state is RunState.RUNNING
+    answer = tmp_path / "sweep.json"
+    answer.write_text(json.dumps(ANSWERS["sweep_made"]["body"]))
+    found = ct.adopt(answer, folder=tmp_path)
+    assert {item.path.split(".")[0] for item in found.differences} == {
+        "searchSpace", "objective", "samplingAlgorithm", "limits",
+    }  # fmt: skip
+    assert "--lr ${{inputs.lr}}" in str(found.job.command)
+
+
+def test_a_cluster_that_is_not_there(fake: FakeAzure, client: Client) -> None:
+    """404 with an empty body is the service's answer, and no broken one."""
+    say(fake, "GET", "/computes/", "cluster_missing")
+    with pytest.raises(TargetError) as caught:
+        client.get("computes/gpu-cluster")
+    assert (caught.value.code, "no `computes/gpu-cluster`" in caught.value.message) == ("CT947", True)
