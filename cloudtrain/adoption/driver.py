@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 
-MOST_KEPT = 64 << 20
+MOST_KEPT = 256 << 20
 
 
 def main(folder):
@@ -103,7 +103,7 @@ def taker(folder, name):
 
 def keeper(folder):
     """Return a function that stores the script's uploads. It stores every archive, because one of them has the job's
-    code. It stores other uploads only while their total is at most 64 MiB."""
+    code. It stores the content of other uploads only while their total is at most 256 MiB."""
     totals = [0, 0]
     lock = threading.Lock()
 
@@ -111,7 +111,7 @@ def keeper(folder):
         with lock:
             if not place.endswith(".tar.gz"):
                 if totals[1] + len(content) > MOST_KEPT:
-                    return
+                    content = b""
                 totals[1] += len(content)
             with open(os.path.join(folder, "uploads", "%d" % totals[0]), "wb") as file:
                 file.write(content)

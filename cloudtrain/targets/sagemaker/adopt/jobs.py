@@ -243,7 +243,7 @@ def _common(original: Original) -> Draft:
     variables = _mapping(request.get("Environment"))
     if variables:
         job["environment"] = {"variables": variables}
-    inputs = dict(_inputs(request))
+    inputs = {name: _on_this_machine(item, original) for name, item in _inputs(request)}
     if inputs:
         job["inputs"] = inputs
     checkpoint = _mapping(request.get("CheckpointConfig"))
@@ -325,6 +325,14 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
             yield key, _file_system(source["FileSystemDataSource"]) | own
         elif "S3DataSource" in source:
             yield key, _s3(source["S3DataSource"], channel, job_mode) | own
+
+
+def _on_this_machine(item: JsonObject, original: Original) -> JsonObject:
+    """Return an input with the path of the data that the script uploads, in place of the data's address."""
+    path = original.data.get(item["sagemaker"])
+    if path is None:
+        return item
+    return item | {"sagemaker": f"./{path}".rstrip("/")} | ({} if path.endswith("/") else {"type": "uri_file"})
 
 
 def _input_name(channel: str, used_names: set[str]) -> str:

@@ -17,11 +17,13 @@ from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.rules.values import secret_texts
 from cloudtrain.system.files import expand_home
-from cloudtrain.targets.adoption import Comparable, Draft, Original, StaticCall, Unknown, draft_context, said
+from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, StaticCall, Unknown, draft_context, said
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
 from cloudtrain.targets.sagemaker.adopt.jobs import code_uri, drafts_of
 from cloudtrain.targets.sagemaker.adopt.requests import OF_SEARCH, flat, originals_in
 from cloudtrain.targets.sagemaker.adopt.trainers import (
+    CODE,
+    DRIVERS,
     RENEWED_BY_START,
     START,
     WHY_STARTED,
@@ -30,6 +32,7 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
     idle_instances,
     is_trainer,
     lost_in_code,
+    place_of,
     started_by_drivers,
     started_by_us,
     with_start,
@@ -64,6 +67,45 @@ def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Origina
     code = code_of(request, objects)
     lost = {**original.lost, **idle_instances(start, request), **lost_in_code(code, start)}
     return replace(original, start=start, lost=lost), code
+
+
+_ADDRESS = re.compile(r's3://[^/"\\\s]+/[^"\\\s]+')
+
+
+_WRITTEN = re.compile(r'"S3OutputPath": "[^"]*"')
+
+
+def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
+    """Return the job with the uploads of its script, `objects` (content by address), besides its code. Uploads that the
+    job reads and that no input can hold are lost."""
+    request = original.request
+    of_code = {code_uri(request), *(place_of(request, name) for name in (CODE, DRIVERS) if is_trainer(request))}
+    inputs, lost, named = dict[str, dict[str, bytes]](), dict[str, str](), set[str]()
+    rest = {place for place in objects if not any(_covers(address, place) for address in of_code if address)}
+    sources = {row["S3Uri"]: row for row in _s3_sources(request)}
+    text = _WRITTEN.sub("", json.dumps(request))
+    for address in dict.fromkeys((*sources, *_ADDRESS.findall(text))):
+        places = sorted(place for place in rest if _covers(address, place))
+        named |= {*places}
+        files = {place[len(address) :].strip("/") or place.rpartition("/")[2]: objects[place] for place in places}
+        if files and all(files.values()) and sources.get(address, {}).get("S3DataType") == "S3Prefix":
+            inputs[address] = files
+        elif files:
+            count = f"{len(files)} files" if len(files) > 1 else "a file"
+            lost[address] = f"the script uploads {count} to it, and the job does not: copy what it needs there"
+    others = tuple(sorted(rest - named))
+    return replace(original, uploads=inputs, lost={**original.lost, **lost}, other_uploads=others)
+
+
+def _covers(address: str, place: str) -> bool:
+    return place == address or place.startswith(f"{address.rstrip('/')}/")
+
+
+def _s3_sources(request: JsonMapping) -> Iterator[JsonMapping]:
+    for row in request.get("InputDataConfig", ()):
+        source = row.get("DataSource", {}).get("S3DataSource", {})
+        if "S3Uri" in source:
+            yield source
 
 
 # Read estimators, trainers and requests from the text of a script, as a draft of a job.
@@ -274,7 +316,7 @@ def _distribution(argument: JsonMapping) -> Iterator[tuple[str, Any]]:
 
 # The SageMaker part of `cloudtrain adopt`.
 
-_CODE = "(the code's own place)"
+_CODE, _DATA = "(the code's own place)", "(data of this machine)"
 
 _KEYS = "aws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = none\n"
 """Keys that are not valid, for profiles that a script names."""
@@ -312,6 +354,11 @@ class SageMakerAdopter:
         if plan is not None and place and variables.get(CHECKPOINT_VARIABLE) == place:
             del variables[CHECKPOINT_VARIABLE]
             renewed.append((f"Environment.{CHECKPOINT_VARIABLE}", "the runtime reads the place of checkpoints there"))
+        for channel in form.get("InputDataConfig", ()):
+            source = channel.get("DataSource", {}).get("S3DataSource", {})
+            if source.get("S3Uri") in original.data or (plan is not None and f"/data/{UNREAD}" in str(source)):
+                source["S3Uri"] = _DATA
+                renewed.append((f"InputDataConfig.{channel.get('ChannelName')}", _WHY_DATA))
         _drop_defaults(form)
         if original.start is not None:
             start = original.start if plan is None else started_by_us(request, context.account.region)
@@ -345,7 +392,7 @@ class SageMakerAdopter:
         for name in ("Tags", *OF_SEARCH):
             overrides.pop(name, None)
         drivers = overrides.pop(START, None) or START in theirs
-        if drivers or _CODE in json.dumps(overrides.get("InputDataConfig")):
+        if drivers or any(text in json.dumps(overrides.get("InputDataConfig")) for text in (_CODE, _DATA)):
             overrides.pop("InputDataConfig", None)
         parameters = overrides.get("HyperParameters")
         if parameters is not None and parameters.get(SUBMIT_DIRECTORY) == _CODE:
@@ -384,7 +431,8 @@ class SageMakerAdopter:
             text = text.replace(ACCOUNT, owner)
             uploads = {place.replace(ACCOUNT, owner): content for place, content in uploads.items()}
         settings = {"region": record["region"]} if isinstance(record.get("region"), str) else {}
-        originals = [with_code(item, uploads) for item in originals_in(json.loads(text), None)]
+        jobs = originals_in(json.loads(text), None)
+        originals = [with_code(with_uploads(item, uploads), uploads) for item in jobs]
         code = next((archive for _, archive in originals if archive is not None), None)
         return [replace(item, settings={**settings, **item.settings}) for item, _ in originals], code
 
@@ -429,6 +477,7 @@ _DEFAULTS: Mapping[str, JsonMapping] = {
 }
 """The defaults of the request (under an empty name) and of its sections."""
 
+_WHY_DATA = "cloudtrain uploads the data under the hash of its content"
 _WHY_CODE = "cloudtrain uploads the code under the hash of its content"
 
 _REASONS = {
