@@ -324,7 +324,8 @@ class SageMakerReading(Reading):
         if not self.request or not isinstance(overrides, Mapping):
             return self.job.hyperparameters
         own = {name: text for name, text in overrides.items() if not name.startswith(RESERVED_PREFIXES)}
-        values = decode_hyperparameters({name: str(text) for name, text in own.items() if text is not None})
+        texts = {name: str(text).replace(keys.RUN_NAME, self.plan.run_name) for name, text in own.items()}
+        values = decode_hyperparameters({name: text for name, text in texts.items() if own[name] is not None})
         return merged(self.job.hyperparameters, {**own, **values})
 
     @cached_property

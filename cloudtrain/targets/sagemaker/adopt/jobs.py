@@ -15,6 +15,7 @@ from cloudtrain.job.distribution import MPI, SMP, NoDistribution
 from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.script import job_name_from
 from cloudtrain.machines.overlay import type_named
+from cloudtrain.plans.plan import map_texts
 from cloudtrain.targets.adoption import Draft, Original
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
@@ -28,6 +29,7 @@ from cloudtrain.targets.sagemaker.request import (
     OF_TOOLKIT,
     PROGRAM,
     REGION,
+    RUN_NAME,
     SUBMIT_DIRECTORY,
     JsonMapping,
     JsonObject,
@@ -104,6 +106,30 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     For a script, the first job names the framework's version and the second one the image's address. The last job runs
     the image's own entry point, and leaves the code at its location.
     """
+    for draft in _drafts_of_one_run(original):
+        if is_of_one_run(original.name):
+            _name_every_run(draft, original.name, by_drivers=original.start is not None)
+        yield draft
+
+
+def is_of_one_run(name: str) -> bool:
+    """Return whether only one run can have this name, because it contains a date or an id."""
+    return re.search(r"\d{4}|[0-9a-f]{8}", name) is not None
+
+
+def _name_every_run(draft: Draft, name: str, *, by_drivers: bool) -> None:
+    """Replace the original's name in the places of a draft. Hyperparameters and variables with the name leave the
+    draft, so that overrides express them: there cloudtrain replaces the name too."""
+    fields = {key: value for key, value in draft.job.items() if key not in ("name", "hyperparameters", "environment")}
+    draft.job |= map_texts(fields, lambda text: text.replace(name, RUN_NAME))
+    draft.settings = map_texts(draft.settings, lambda text: text.replace(name, RUN_NAME))
+    variables = draft.job.get("environment", {}).get("variables", {})
+    for values in (variables, {} if by_drivers else draft.job.get("hyperparameters", {})):
+        for key in [key for key, value in values.items() if name in str(value)]:
+            del values[key]
+
+
+def _drafts_of_one_run(original: Original) -> Iterator[Draft]:
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
     if original.start is not None:

@@ -14,12 +14,12 @@ from typing import Any
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
-from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.plans.plan import CompileContext, Plan, map_texts
 from cloudtrain.rules.values import secret_texts
 from cloudtrain.system.files import expand_home
 from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, StaticCall, Unknown, draft_context, said
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
-from cloudtrain.targets.sagemaker.adopt.jobs import code_uri, drafts_of
+from cloudtrain.targets.sagemaker.adopt.jobs import code_uri, drafts_of, is_of_one_run
 from cloudtrain.targets.sagemaker.adopt.requests import OF_SEARCH, flat, originals_in
 from cloudtrain.targets.sagemaker.adopt.trainers import (
     CODE,
@@ -43,6 +43,7 @@ from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME
 from cloudtrain.targets.sagemaker.request import (
     JOB_NAME,
     ROWS,
+    RUN_NAME,
     SUBMIT_DIRECTORY,
     JsonMapping,
     JsonObject,
@@ -397,7 +398,8 @@ class SageMakerAdopter:
         parameters = overrides.get("HyperParameters")
         if parameters is not None and parameters.get(SUBMIT_DIRECTORY) == _CODE:
             del parameters[SUBMIT_DIRECTORY]
-        return overrides
+        name = str(theirs.get("TrainingJobName") or RUN_NAME)
+        return map_texts(overrides, lambda text: text.replace(name, RUN_NAME)) if is_of_one_run(name) else overrides
 
     def hook(self) -> str:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
