@@ -163,6 +163,23 @@ def test_no_run_shares_the_places_of_the_original(adopted: Callable[..., ct.Adop
     assert sent.count(plan.run_name) >= 6
 
 
+def test_parameter_servers_of_mxnet_are_its_toolkits_own(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+    """A job has no word for them, so they stay in the request; they are not TensorFlow's, and the job is not stopped."""
+    request = json.loads(json.dumps(SAGEMAKER["tf_ps"]))
+    image = "763104351884.dkr.ecr.us-west-2.amazonaws.com/mxnet-training:1.9.0-gpu-py38"
+    request["AlgorithmSpecification"] |= {"TrainingImage": image}
+    request["HyperParameters"].pop("model_dir")
+    found = adopted(request)
+    assert found.equal, [vars(item) for item in found.differences]
+    assert found.job.distribution == ct.NoDistribution()
+    (tmp_path / "train.py").write_text("print(1)")
+    (tmp_path / "cloudtrain.toml").write_text(found.settings_text)
+    (tmp_path / "job.yaml").write_text(found.job_text)
+    plan = ct.plan(ct.load_job(tmp_path / "job.yaml"), "sagemaker")
+    assert plan.request["HyperParameters"]["sagemaker_parameter_server_enabled"] == "true"
+    assert [finding.code for finding in plan.findings if finding.level is ct.Level.ERROR] == []
+
+
 def camel(value: Any, path: tuple[str, ...] = ()) -> Any:
     """A request as CloudTrail writes it: small first letters, but for the keys of maps."""
     if isinstance(value, list):

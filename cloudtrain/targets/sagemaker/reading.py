@@ -41,7 +41,7 @@ from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
 from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, decode_hyperparameters
 from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.catalogue.contents import Framework, ImageContents, contents_of
-from cloudtrain.targets.sagemaker.catalogue.images import Image, image_of_uri
+from cloudtrain.targets.sagemaker.catalogue.images import Image, has_other_toolkit, image_of_uri
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject, Request, is_entrypoint
 from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 
@@ -304,6 +304,11 @@ class SageMakerReading(Reading):
     def image(self) -> Image | None:
         """The image's entry in the catalogue; None for a user's own image."""
         return image_of(text_at(self.request, "AlgorithmSpecification", "TrainingImage"))
+
+    @property
+    def has_other_toolkit(self) -> bool:
+        """Whether the image is one of AWS's whose toolkit's launchers are not in the catalogue."""
+        return has_other_toolkit(text_at(self.request, "AlgorithmSpecification", "TrainingImage"))
 
     @property
     def image_path(self) -> ValuePath:

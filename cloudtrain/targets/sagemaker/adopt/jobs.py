@@ -19,7 +19,7 @@ from cloudtrain.plans.plan import map_texts
 from cloudtrain.targets.adoption import Draft, Original
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
-from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
+from cloudtrain.targets.sagemaker.catalogue.images import has_other_toolkit, image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
@@ -194,7 +194,8 @@ def _script(original: Original, environment: JsonObject) -> Draft:
     if own:
         job["hyperparameters"] = own
     distribution = _distribution(Start.of(request), _gpus(request))
-    if distribution:
+    image = str(_mapping(request.get("AlgorithmSpecification")).get("TrainingImage"))
+    if distribution and not (distribution["type"] == "tensorflow" and has_other_toolkit(image)):  # MXNet's servers
         job["distribution"] = distribution
     groups = parameters.get(GROUPS)
     if isinstance(groups, list) and "instance_groups" in draft.job.get("resources", {}):
