@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from cloudtrain.plans.plan import Plan
 
 
+FILL_IN = "FILL-IN"
+"""Stands for a value that the user adds."""
+
 UNREAD = "0" * 64
 """Placeholder for the hash of data on this machine. An adoption does not read that data."""
 

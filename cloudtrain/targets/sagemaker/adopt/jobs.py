@@ -351,7 +351,7 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
         if "FileSystemDataSource" in source:
             yield key, _file_system(source["FileSystemDataSource"]) | own
         elif "S3DataSource" in source:
-            yield key, _s3(source["S3DataSource"], channel, job_mode) | own
+            yield key, input_of(source["S3DataSource"], channel, job_mode) | own
 
 
 def _on_this_machine(item: JsonObject, original: Original) -> JsonObject:
@@ -379,7 +379,7 @@ def _file_system(source: JsonMapping) -> JsonObject:
     return {"sagemaker": place + str(source.get("DirectoryPath", ""))} | ({"access": "rw"} if access == "rw" else {})
 
 
-def _s3(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonObject:
+def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonObject:
     item: JsonObject = {"sagemaker": source.get("S3Uri", "")}
     mode = channel.get("InputMode", job_mode)
     if mode in _INPUT_MODES:
