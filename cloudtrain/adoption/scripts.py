@@ -249,6 +249,8 @@ def _last_lines(output: Path) -> str:
             file.seek(0)
             first = file.read(1 << 20).decode(errors="replace").splitlines()
         failure = next((line for line in first if re.match(r"cell \d+: ", line)), None)
+        with contextlib.suppress(OSError):
+            failure = read_text(output.parent / "hooks" / "cause.txt")
         if lines:
             return f": {(failure or error_in(lines) or lines[-1])[:300]}"
     return ""

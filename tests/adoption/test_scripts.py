@@ -199,6 +199,26 @@ def test_a_notebook_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     assert found.kind == "the request that job.ipynb sends; failed: cell 1, cell 4; " + NO_REGION
 
 
+def test_a_failed_statement_ends_nothing_but_itself(adopted: Callable[..., ct.Adoption]) -> None:
+    """The others of its cell run; the verdict names the cell."""
+    cells = [
+        "1/0\nready = True",
+        CALL + "open('/no/such/file')\nrequest['Environment'] = {'ready': str(ready)}\n" + SEND,
+    ]
+    text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
+    found = adopted(text, "job.ipynb")
+    assert found.job.environment.variables == {"ready": "True"}
+    assert "failed: cell 1, cell 2;" in found.kind
+
+
+def test_the_failure_that_mattered_is_named(adopted: Callable[..., ct.Adoption]) -> None:
+    """A notebook without a job ends with that from which the failure of the job's creation follows."""
+    cells = ["1/0", "parts = open('/no/such/file')", "estimator = len(parts)\nestimator.fit()", "undefined.deploy()"]
+    text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
+    with pytest.raises(ct.CloudtrainError, match=r"cell 2: FileNotFoundError: .*/no/such/file"):
+        adopted(text, "job.ipynb")
+
+
 HOSTILE = {
     "swallows everything": "while True:\n    try:\n        import time; time.sleep(60)\n    except BaseException:\n        pass\n",
     "ignores signals": "import signal, time\nfor n in (1, 2, 15):\n    signal.signal(n, signal.SIG_IGN)\ntime.sleep(600)\n",

@@ -124,9 +124,10 @@ _OTHERS = ("Processor", "Monitor", "Model")
 
 _JOB = {
     "entry_point": ("entry_point",), "command": ("command",), "source_dir": ("source_dir",),
-    "hyperparameters": ("hyperparameters",), "checkpoint_s3_uri": ("checkpoint", "sagemaker"), "max_run": ("max_runtime",),
-    "requirements": ("environment", "requirements"), "environment": ("environment", "variables"),
-    "instance_count": ("resources", "instance_count"), "instance_type": ("resources", "instance_type", "sagemaker"),
+    "hyperparameters": ("hyperparameters",), "checkpoint_s3_uri": ("checkpoint", "sagemaker"),
+    "max_run": ("max_runtime",), "requirements": ("environment", "requirements"),
+    "environment": ("environment", "variables"), "instance_count": ("resources", "instance_count"),
+    "instance_type": ("resources", "instance_type", "sagemaker"),
 }  # fmt: skip
 """Maps arguments of an estimator or a trainer to fields of a job."""
 
