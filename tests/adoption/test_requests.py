@@ -163,12 +163,16 @@ def test_no_run_shares_the_places_of_the_original(adopted: Callable[..., ct.Adop
     assert sent.count(plan.run_name) >= 6
 
 
-def test_parameter_servers_of_mxnet_are_its_toolkits_own(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
-    """A job has no word for them, so they stay in the request; they are not TensorFlow's, and the job is not stopped."""
+def test_what_is_meant_for_an_images_own_toolkit_stays_in_the_request(
+    adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
+    """MXNet's parameter servers are not TensorFlow's, the Training Compiler's switch is not the script's; neither stops
+    the job."""
     request = json.loads(json.dumps(SAGEMAKER["tf_ps"]))
     image = "763104351884.dkr.ecr.us-west-2.amazonaws.com/mxnet-training:1.9.0-gpu-py38"
     request["AlgorithmSpecification"] |= {"TrainingImage": image}
     request["HyperParameters"].pop("model_dir")
+    request["HyperParameters"]["sagemaker_training_compiler_enabled"] = "true"  # as the SDK sends it for its own images
     found = adopted(request)
     assert found.equal, [vars(item) for item in found.differences]
     assert found.job.distribution == ct.NoDistribution()

@@ -164,6 +164,14 @@ def test_no_argument_is_lost_in_silence(case: str, tmp_path: Path) -> None:
         assert found.settings == wanted
 
 
+@pytest.mark.parametrize("argument", ["tags=[1]", "input_mode=[1]", "metric_definitions={1: 2}"])
+def test_an_argument_of_a_wrong_type(argument: str, tmp_path: Path) -> None:
+    """A typed error."""
+    with pytest.raises(ct.CloudtrainError) as caught:
+        drafted(f"PyTorch(entry_point='a.py', {argument}).fit('s3://b/t')\n", tmp_path)
+    assert caught.value.code == "CT981"
+
+
 def test_a_command(tmp_path: Path) -> None:
     """azure-ai-ml's arguments and objects; what the text leaves open is named, and an input keeps its name."""
     found = drafted(COMMAND, tmp_path)

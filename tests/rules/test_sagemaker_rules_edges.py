@@ -143,10 +143,6 @@ RIGHT: dict[str, tuple[str, Case]] = {
     "a list that no shell sees": ("SM601", Case({"hyperparameters": {"layers": [1, 2]}}, {"launch": "entrypoint"})),
     "a reference becomes a plain path": ("SM601", toolkit(hyperparameters={"out": "${{outputs.model}}"})),
     "quotes that are meant for the shell": ("SM601", toolkit(hyperparameters={"fsdp": '"full_shard auto_wrap"'})),
-    "the SDK's parameter of the Training Compiler": (
-        "SM602",
-        toolkit(hyperparameters={"sagemaker_training_compiler_enabled": True}),
-    ),
     "AWS's own image of scikit-learn": (
         "SM310",
         toolkit(environment=image(f"{DLC}/sagemaker-scikit-learn:1.2-1-cpu-py3")),

@@ -193,12 +193,6 @@ OF_TOOLKIT = frozenset(
 )  # fmt: skip
 """Hyperparameters for the toolkit, which do not belong to the script."""
 
-OF_IMAGES = (
-    "sagemaker_estimator", "sagemaker_s3_output",
-    "sagemaker_training_compiler_enabled", "sagemaker_training_compiler_debug_mode",
-)  # fmt: skip
-"""Hyperparameters for images of reinforcement learning and of the Training Compiler, as SDK 2.257.7 sends them."""
-
 
 ROWS = {"InputDataConfig": "ChannelName", "Tags": "Key"}
 """The lists of a request whose rows have names, each with the field of the name. Overrides merge them row by row."""

@@ -88,9 +88,12 @@ def _rule(row: JsonMapping) -> JsonObject:
 
 _S3 = re.compile(r"s3://(?P<bucket>[^/]+)/?(?P<key>.*)")
 _REGION = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.")
-_DATA_TYPES = {"ManifestFile": "manifest", "AugmentedManifestFile": "augmented_manifest"}
+_DATA_TYPES: Mapping[Any, str] = {"ManifestFile": "manifest", "AugmentedManifestFile": "augmented_manifest"}
 _INPUT_MODES = {"File": "download", "Pipe": "pipe", "FastFile": "mount"}
 _SYSTEMS = {"FSxLustre": "fsx", "EFS": "efs"}
+
+OF_SDK = ("sagemaker_estimator", "sagemaker_s3_output", "sagemaker_training_compiler_")
+"""Hyperparameters for images of reinforcement learning and of the Training Compiler (SDK 2.257.7)."""
 
 CODE_FOLDER = "code"
 
@@ -127,6 +130,7 @@ def _name_every_run(draft: Draft, name: str, *, by_drivers: bool) -> None:
     for values in (variables, {} if by_drivers else draft.job.get("hyperparameters", {})):
         for key in [key for key, value in values.items() if name in str(value)]:
             del values[key]
+    draft.job = {key: value for key, value in draft.job.items() if (key, value) != ("hyperparameters", {})}
 
 
 def _drafts_of_one_run(original: Original) -> Iterator[Draft]:
@@ -169,15 +173,8 @@ def _by_framework(original: Original) -> Iterator[Draft]:
     if image is None:
         return
     python = ".".join(map(str, image.python_version))
-    yield _script(
-        original,
-        {
-            "framework": image.framework,
-            "version": image.version,
-            **({"base": image.base} if image.base else {}),
-            **({"python": python} if python else {}),
-        },
-    )
+    fields = {"framework": image.framework, "version": image.version, "base": image.base, "python": python}
+    yield _script(original, {name: value for name, value in fields.items() if value})
 
 
 def _script(original: Original, environment: JsonObject) -> Draft:
@@ -190,7 +187,7 @@ def _script(original: Original, environment: JsonObject) -> Draft:
         "source_dir": original.source or (CODE_FOLDER if original.code else "."),
     }
     job["entry_point"] = parameters[PROGRAM]
-    own = {name: value for name, value in parameters.items() if name not in OF_TOOLKIT}
+    own = {name: parameters[name] for name in parameters if name not in OF_TOOLKIT and not name.startswith(OF_SDK)}
     if own:
         job["hyperparameters"] = own
     distribution = _distribution(Start.of(request), _gpus(request))
@@ -297,13 +294,10 @@ def _resources(config: JsonMapping) -> JsonObject:
     resources: JsonObject = {}
     groups, preferences = config.get("InstanceGroups"), config.get("InstancePreferences")
     if groups:
+        words = {"name": "InstanceGroupName", "instance_type": "InstanceType", "instance_count": "InstanceCount"}
+        usual = {"InstanceCount": 1}
         resources["instance_groups"] = [
-            {
-                "name": row.get("InstanceGroupName", ""),
-                "instance_type": row.get("InstanceType", ""),
-                "instance_count": row.get("InstanceCount", 1),
-            }
-            for row in groups
+            {ours: row.get(theirs, usual.get(theirs, "")) for ours, theirs in words.items()} for row in groups
         ]
     elif preferences:
         counts = [row.get("InstanceCount", config.get("InstanceCount", 1)) for row in preferences]
@@ -380,27 +374,19 @@ def _file_system(source: JsonMapping) -> JsonObject:
 
 
 def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonObject:
-    item: JsonObject = {"sagemaker": source.get("S3Uri", "")}
-    mode = channel.get("InputMode", job_mode)
-    if mode in _INPUT_MODES:
-        item["mode"] = _INPUT_MODES[mode]
-    if source.get("S3DataDistributionType") == "ShardedByS3Key":
-        item["shard"] = True
-    if source.get("S3DataType") in _DATA_TYPES:
-        item["data_type"] = _DATA_TYPES[source["S3DataType"]]
-    if channel.get("ContentType") is not None:
-        item["content_type"] = channel["ContentType"]
-    if channel.get("CompressionType") == "Gzip":
-        item["compression"] = "gzip"
-    if channel.get("RecordWrapperType") == "RecordIO":
-        item["record_wrapper"] = "recordio"
-    seed = _mapping(channel.get("ShuffleConfig")).get("Seed")
-    if seed is not None:
-        item["shuffle_seed"] = seed
-    for theirs, ours in (("AttributeNames", "attribute_names"), ("InstanceGroupNames", "instance_groups")):
-        if source.get(theirs):
-            item[ours] = list(source[theirs])
-    return item
+    item = {
+        "sagemaker": source.get("S3Uri", ""),
+        "mode": _INPUT_MODES.get(channel.get("InputMode", job_mode)),
+        "shard": source.get("S3DataDistributionType") == "ShardedByS3Key" or None,
+        "data_type": _DATA_TYPES.get(source.get("S3DataType")),
+        "content_type": channel.get("ContentType"),
+        "compression": "gzip" if channel.get("CompressionType") == "Gzip" else None,
+        "record_wrapper": "recordio" if channel.get("RecordWrapperType") == "RecordIO" else None,
+        "shuffle_seed": _mapping(channel.get("ShuffleConfig")).get("Seed"),
+        "attribute_names": source.get("AttributeNames") or None,
+        "instance_groups": source.get("InstanceGroupNames") or None,
+    }
+    return {name: value for name, value in item.items() if value is not None}
 
 
 def _settings(original: Original) -> JsonObject:

@@ -151,15 +151,13 @@ _TRAINER_PARTS = {
 }
 """Maps classes of version 3 to the names that an estimator of version 2 gives their arguments."""
 
-_OF_SOURCE = {
-    "distribution": "S3DataDistributionType", "s3_data_type": "S3DataType",
-    "attribute_names": "AttributeNames", "instance_groups": "InstanceGroupNames",
-}  # fmt: skip
-_OF_CHANNEL = {
-    "content_type": "ContentType", "compression": "CompressionType",
+_INPUTS = ("TrainingInput", "s3_input", "InputData")
+_OF_INPUT = {
+    "distribution": "S3DataDistributionType", "s3_data_type": "S3DataType", "attribute_names": "AttributeNames",
+    "instance_groups": "InstanceGroupNames", "content_type": "ContentType", "compression": "CompressionType",
     "record_wrapping": "RecordWrapperType", "input_mode": "InputMode",
 }  # fmt: skip
-"""Maps arguments of an input to the fields of a request's channel."""
+"""Classes of inputs, and their arguments as the fields of a channel or of its source."""
 
 _MODES = {theirs: ours for ours, theirs in INPUT_MODES.items()}
 _METHODS = ("set_hyperparameters", "fit", "train")
@@ -191,7 +189,7 @@ class _Reader:
         names = first + [f"argument {number}" for number in range(len(first) + 1, len(call.arguments) + 1)]
         self.kind = kind
         self.given = dict(zip(names, call.arguments, strict=False)) | dict(_flat(call.keywords))
-        self.mode = self.given.pop("input_mode", None)
+        self.mode = "File"
         self.job: JsonObject = {}
         self.settings: JsonObject = {}
         self.unknown: dict[str, str] = {}
@@ -212,8 +210,8 @@ class _Reader:
             self.settings |= {} if setting is None else {name: setting}
         self._read_distribution(self.given.pop("distribution", self.given.pop("distributed", None)))
         self._read_lists()
-        mode = self._known("[sagemaker] input_mode", self.mode)
-        self.settings |= {"input_mode": _MODES[mode]} if mode in _MODES and mode != "File" else {}
+        self.mode = self._known("[sagemaker] input_mode", self.given.pop("input_mode", None)) or self.mode
+        self.settings |= {"input_mode": _MODES[self.mode]} if self.mode != "File" else {}
         for method, call in calls:
             self._read_call(method, call)
         self._read_rest(is_script)
@@ -291,22 +289,17 @@ class _Reader:
         self.given |= {f"{method}.{name}": value for name, value in keywords.items() if name not in ("wait", "logs")}
 
     def _read_input(self, name: str, value: Any) -> None:
-        source, channel, place = dict[str, Any](), dict[str, Any](), value
-        if isinstance(value, StaticCall) and value.name.rpartition(".")[2] in (
-            "TrainingInput",
-            "s3_input",
-            "InputData",
-        ):
+        fields, place = dict[str, Any](), value
+        if isinstance(value, StaticCall) and value.name.rpartition(".")[2] in _INPUTS:
             words = {key: word for key, word in value.keywords.items() if key != "channel_name"}
             first = value.arguments[0] if value.arguments else None
             place = words.pop("s3_data", words.pop("data_source", first))
-            source |= {ours: words.pop(theirs) for theirs, ours in _OF_SOURCE.items() if theirs in words}
-            channel |= {ours: words.pop(theirs) for theirs, ours in _OF_CHANNEL.items() if theirs in words}
+            fields = {ours: words.pop(theirs) for theirs, ours in _OF_INPUT.items() if theirs in words}
             self.given |= {f"inputs.{name}.{key}": word for key, word in words.items()}
-        source["S3Uri"] = self._known(f"inputs.{name}.sagemaker", place)
-        if source["S3Uri"] is not None:
-            source, channel = (self._known(f"inputs.{name}", fields) for fields in (source, channel))
-            self._put(("inputs", name), input_of(source, channel, self.mode if self.mode in _MODES else "File"))
+        place = self._known(f"inputs.{name}.sagemaker", place)
+        if place is not None:
+            fields = self._known(f"inputs.{name}", fields) | {"S3Uri": place}
+            self._put(("inputs", name), input_of(fields, fields, self.mode))
 
     def _read_rest(self, is_script: bool) -> None:
         """An estimator of an algorithm takes the algorithm's hyperparameters as arguments."""

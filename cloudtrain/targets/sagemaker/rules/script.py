@@ -18,7 +18,6 @@ from cloudtrain.targets.sagemaker.compile.launch import REQUIREMENTS
 from cloudtrain.targets.sagemaker.compile.places import paths_of
 from cloudtrain.targets.sagemaker.launch.shell import arrives, is_plain_name, shell_tokens, uses_shell
 from cloudtrain.targets.sagemaker.reading import read
-from cloudtrain.targets.sagemaker.request import OF_IMAGES
 from cloudtrain.targets.sagemaker.rules.distribution import add_entrypoint_hint
 
 
@@ -257,12 +256,10 @@ def reserved_parameter(subject: Subject) -> Iterator[Fault]:
     """A hyperparameter has a name that is reserved for the launcher.
 
     The toolkit and cloudtrain's launcher read hyperparameters that begin with `sagemaker_` and `cloudtrain_`, and do
-    not pass them to the script. Some would change how the job starts. `mp_parameters` is reserved for `smp`. The names
-    that the SDK (2.257.7) sends for reinforcement learning and for the Training Compiler are meant for their images.
+    not pass them to the script. Some would change how the job starts. `mp_parameters` is reserved for `smp`.
+    Names for the toolkits of special images, such as the Training Compiler's, belong into `sagemaker_overrides`.
     """
     for name in subject.reading.parameters:
-        if name in OF_IMAGES and read(subject).start.by == "toolkit":
-            continue
         if name.startswith(("sagemaker_", "cloudtrain_")):
             better = name.partition("_")[2] or "value"
             yield Fault(f"`{name}` does not reach the script", f"call it `{better}`", ("hyperparameters", name))
