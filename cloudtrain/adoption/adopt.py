@@ -64,17 +64,17 @@ def adopt(
     Raises:
         UsageError: the source cannot be read, cannot be adopted, or has several jobs and `job` names none of them.
     """
-    if static:
-        from cloudtrain.adoption.static import adopt_statically
-
-        if job is not None:
-            message = f"`--static` drafts the first job of `{source}`, so `--job` has no effect"
-            raise UsageError(message, hint="remove `--job`, or `--static`", code="CT981")
-        if not is_script(str(source)):
-            hint = "remove `--static`: cloudtrain runs nothing for other sources"
-            raise UsageError(f"`{source}` is neither a script nor a notebook", hint=hint, code="CT981")
-        return adopt_statically(Path(source), Path(folder))
+    if static and job is not None:
+        message = f"`--static` drafts the first job of `{source}`, so `--job` has no effect"
+        raise UsageError(message, hint="remove `--job`, or `--static`", code="CT981")
+    if static and not is_script(str(source)):
+        hint = "remove `--static`: cloudtrain runs nothing for other sources"
+        raise UsageError(f"`{source}` is neither a script nor a notebook", hint=hint, code="CT981")
     try:
+        if static:
+            from cloudtrain.adoption.static import adopt_statically
+
+            return adopt_statically(Path(source), Path(folder))
         launch = launch_of(str(source))
         if launch is not None:
             if job is not None:
@@ -87,7 +87,7 @@ def adopt(
     except CloudtrainError:
         raise
     except _WRONG_TYPES as error:  # no service has accepted a document in a file
-        if is_script(str(source)) or "://" in str(source):
+        if "://" in str(source) or (is_script(str(source)) and not static):
             raise
         message = f"`{shortened(str(source))}` holds a value that is not valid there: {error}"
         hint = "correct the value, or adopt a job that the service has accepted"

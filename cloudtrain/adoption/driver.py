@@ -15,7 +15,10 @@ import socket
 import sys
 import threading
 
-MOST_KEPT = 64 << 20
+CREATING = ("fit", "train", "create_training_job", "create_hyper_parameter_tuning_job", "create_or_update")
+"""Methods that create jobs."""
+
+MOST_KEPT = 256 << 20
 
 
 def main(folder):
@@ -32,33 +35,40 @@ def main(folder):
         sys.path[0] = os.path.dirname(os.path.abspath(plan["script"]))
         runpy.run_path(plan["script"], run_name="__main__")
         return
-    names = {"__name__": "__main__"}
+    names, causes = {"__name__": "__main__"}, {}
     for number, cell in enumerate(plan["cells"], 1):
+        title = "cell %d" % number
         try:
-            run_cell(cell, "cell %d" % number, names, folder)
-        except Exception as error:  # noqa: BLE001 - the next cells may still create the job
-            fail(folder, "cell %d" % number, error)
+            whole = ast.parse(cell, title)
+        except (SyntaxError, ValueError) as error:
+            fail(folder, title, error, ast.Pass(), causes)
+            continue
+        for statement in list(whole.body):
+            whole.body = [statement]
+            try:
+                exec(compile(whole, title, "exec"), names)
+            except Exception as error:  # noqa: BLE001 - the next statements may still create the job
+                fail(folder, title, error, statement, causes)
 
 
-def fail(folder, title, error):
-    """Record that a cell, or a statement in it, has failed."""
-    sys.stderr.write("%s: %s: %s\n" % (title, type(error).__name__, error))
+def fail(folder, title, error, statement, causes):
+    """Record that a statement has failed. `causes` maps the names that failed statements have not set to the messages
+    of the first failures. The file `cause.txt` gets the one for which a job was not created."""
+    message = "%s: %s: %s" % (title, type(error).__name__, error)
+    sys.stderr.write(message + "\n")
+    if isinstance(error, NameError):
+        message = causes.get(str(error).partition("'")[2].partition("'")[0], message)
+    nodes = list(ast.walk(statement))
+    unset = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    unset += [(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)]
+    causes.update(dict.fromkeys(unset, message))
     with open(os.path.join(folder, "failed.txt"), "a", encoding="utf-8") as file:
         file.write(title + "\n")
-
-
-def run_cell(cell, title, names, folder):
-    """Run the statements of a cell. If an import fails because a package is missing, continue with the next
-    statement."""
-    whole = ast.parse(cell, title)
-    for statement in list(whole.body):
-        whole.body = [statement]
-        try:
-            exec(compile(whole, title, "exec"), names)
-        except ImportError as error:
-            if not isinstance(statement, (ast.Import, ast.ImportFrom)):
-                raise
-            fail(folder, title, error)
+    place = os.path.join(folder, "cause.txt")
+    creates = any(isinstance(node, ast.Attribute) and node.attr in CREATING for node in nodes)
+    if creates and not os.path.exists(place):
+        with open(place, "w", encoding="utf-8") as file:
+            file.write(message.partition("\n")[0])
 
 
 def refuse_sockets():
@@ -103,7 +113,7 @@ def taker(folder, name):
 
 def keeper(folder):
     """Return a function that stores the script's uploads. It stores every archive, because one of them has the job's
-    code. It stores other uploads only while their total is at most 64 MiB."""
+    code. It stores the content of other uploads only while their total is at most 256 MiB."""
     totals = [0, 0]
     lock = threading.Lock()
 
@@ -111,7 +121,7 @@ def keeper(folder):
         with lock:
             if not place.endswith(".tar.gz"):
                 if totals[1] + len(content) > MOST_KEPT:
-                    return
+                    content = b""
                 totals[1] += len(content)
             with open(os.path.join(folder, "uploads", "%d" % totals[0]), "wb") as file:
                 file.write(content)

@@ -185,6 +185,9 @@ def _toml(value: Any) -> str:
 CODE_FOLDER = "code"
 """Name of the folder beside the job file into which the code is unpacked."""
 
+UPLOADED = "uploaded"
+"""Name of the folder beside the job file for data that a script has made and uploaded."""
+
 _TRIES = 12
 """Maximum number of repairs of a draft. Each repair removes at least one field."""
 
@@ -211,6 +214,8 @@ class Adoption:
     """Other files that the job needs, by their names beside the job file."""
     code: bytes | None = None
     """An archive (tar, gzip) of the code, which the job file expects in the folder `code`."""
+    data: bytes | None = None
+    """An archive (tar, gzip) of data for the folder of the job file."""
     sweep: Mapping[str, Any] | None = None
     """The fields of the file if it is a sweep's file; `job` is then the job of the sweep. None for a job file."""
     is_draft: bool = False
@@ -286,7 +291,8 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
         for item in job.get("inputs", {}).values():
             if DEFAULT_TARGET in item:
                 item[DEFAULT_TARGET] = _from(place, original.folder, item[DEFAULT_TARGET])
-            if is_local_path(item.get(original.target)):
+            is_made = str(item.get(original.target)).startswith(f"./{UPLOADED}/") and original.made_data is not None
+            if is_local_path(item.get(original.target)) and not is_made:
                 path = _from(place, original.folder, item[original.target])
                 item[original.target] = path if is_local_path(path) else f"./{path}"
     conda = job.get("environment", {}).get("conda_file")
@@ -362,6 +368,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         draft.job,
         original.files,
         original.code,
+        original.made_data,
         sweep=None if draft.sweep is None else _content(draft)[0],
     )
 
@@ -477,6 +484,8 @@ def write_adoption(adoption: Adoption, folder: Path, *, force: bool = False) -> 
         folder.mkdir(parents=True, exist_ok=True)
         if adoption.code is not None:
             unpack(adoption.code, folder / CODE_FOLDER)
+        if adoption.data is not None:
+            unpack(adoption.data, folder)
         for name, text in texts.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")

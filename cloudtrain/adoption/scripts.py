@@ -24,8 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.adoption.proof import UPLOADED
 from cloudtrain.adoption.sources import cells_of
-from cloudtrain.documents.archives import files_of
+from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.documents.document import read_bytes, read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.system.plugins import parts
@@ -54,7 +55,7 @@ class Captured:
     target: str
     record: Mapping[str, Any]
     uploads: Mapping[str, bytes] = field(default_factory=dict)
-    """Maps the storage path of each earlier upload to the content."""
+    """Maps the storage path of each earlier upload to the content, which is empty where it is too large to keep."""
     failed: tuple[str, ...] = ()
     """The notebook cells in which a statement failed before."""
     notes: tuple[str, ...] = ()
@@ -248,6 +249,8 @@ def _last_lines(output: Path) -> str:
             file.seek(0)
             first = file.read(1 << 20).decode(errors="replace").splitlines()
         failure = next((line for line in first if re.match(r"cell \d+: ", line)), None)
+        with contextlib.suppress(OSError):
+            failure = read_text(output.parent / "hooks" / "cause.txt")
         if lines:
             return f": {(failure or error_in(lines) or lines[-1])[:300]}"
     return ""
@@ -289,11 +292,14 @@ def originals_of_script(
     kind += f"; failed: {', '.join(captured.failed)}" if captured.failed else ""
     kind += f"; with {' and '.join(captured.notes)}" if captured.notes else ""
     places = [*_folders(folder), *outside_folders(script)]
-    source = _source_in(folder, places, archive) if archive is not None else None
+    try:
+        source = _source_in(folder, places, dict(files_of(archive))) if archive is not None else None
+    except (tarfile.TarError, OSError, EOFError, ValueError):
+        source = None
     return [
         replace(
-            original,
-            kind=kind,
+            _with_data(original, folder, places),
+            kind=kind + "".join(f"; it also uploads {place}" for place in original.other_uploads[:3]),
             folder=str(folder),
             source=source,
             code=archive if source is None else None,
@@ -302,14 +308,25 @@ def originals_of_script(
     ]
 
 
-def _source_in(folder: Path, places: Sequence[Path], archive: bytes) -> str | None:
-    """Return the path, relative to `folder`, from which the code in `archive` was packed: the first folder in `places`
-    that has exactly the archive's files. If the archive has one file and the folder has more, return the path of that
-    file in the folder. Return None if no folder has the archive's files."""
-    try:
-        files = dict(files_of(archive))
-    except (tarfile.TarError, OSError, EOFError, ValueError):
-        return None
+def _with_data(original: Original, folder: Path, places: Sequence[Path]) -> Original:
+    """Return the job with the paths of the data that the script uploads. Data that the script has made itself is to be
+    written beside the job file."""
+    data, made = dict[str, str](), dict[str, bytes]()
+    for number, (address, files) in enumerate(original.uploads.items(), 1):
+        path = _source_in(folder, places, files)
+        if path is None:
+            path = f"{UPLOADED}/{number}"
+            made |= {f"{path}/{name}": content for name, content in files.items()}
+            data[address] = f"{path}/"
+        else:
+            data[address] = path + "/" * (folder / path).is_dir()
+    return replace(original, data=data, made_data=archive_of(made) if made else None)
+
+
+def _source_in(folder: Path, places: Sequence[Path], files: Mapping[str, bytes]) -> str | None:
+    """Return the path, relative to `folder`, from which `files` were packed: the first folder in `places` that has
+    exactly these files. If there is one file and the folder has more, return the path of that file in the folder.
+    Return None if no folder has the files."""
     if not files:
         return None
     for place in places:

@@ -20,7 +20,7 @@ from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ABSENT_TEXT, paths_that_differ
 from cloudtrain.system.plugins import parts
-from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.adoption import FILL_IN, Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
 
 STDIN = "-"
@@ -183,9 +183,6 @@ def _line(line: str) -> str:
 
 
 # Converts a launch line to a job, and compares the machines, processes, script and arguments of both.
-
-FILL_IN = "FILL-IN"
-"""Stands for a value that the user adds."""
 
 SECRET = "it looks like a secret, so it is not copied: write its location into `environment.secrets`"
 

@@ -7,6 +7,7 @@ is kept as its source text.
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,12 +24,12 @@ from cloudtrain.adoption.proof import (
     settled,
     shown_path,
 )
-from cloudtrain.adoption.sources import FILL_IN, cells_of, text_of
+from cloudtrain.adoption.sources import cells_of, text_of
 from cloudtrain.documents.document import parse_python
 from cloudtrain.errors import UsageError
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.system.plugins import parts
-from cloudtrain.targets.adoption import Original, StaticCall, Unknown
+from cloudtrain.targets.adoption import FILL_IN, Original, StaticCall, Unknown
 
 
 def adopt_statically(script: Path, place: Path) -> Adoption:
@@ -49,7 +50,7 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
         draft = moved(draft, origin, place)
         unknown = {**unknown, **_take_secrets_out(draft.job, settled(draft))}
         job = settled(draft)
-        why = "the value is not a literal in the text"
+        why = "the text does not show the value, or the draft has no field for it"
         differences = [
             FieldDifference(path, text, draft.comments.get((path,), ""), why) for path, text in unknown.items()
         ]
@@ -217,6 +218,8 @@ def _called(node: ast.Call, names: Mapping[str, Any]) -> Any:
     arguments, keywords = [_value(one, names) for one in node.args], _keywords(node, names)
     if isinstance(node.func, ast.Name) and node.func.id == "dict" and len(arguments) < 2:
         return {**(_sure(arguments[0]) if arguments else {}), **keywords}
+    if _dotted(node.func, names) in ("os.path.join", "path.join", "posixpath.join"):
+        return posixpath.join(*arguments)
     if isinstance(node.func, ast.Attribute) and node.func.attr == "format":
         text = _plain(_known(node.func.value, names))
         if any(_UNSAFE.search(f"{name}:{form}") for _, name, form, _ in Formatter().parse(text) if name is not None):

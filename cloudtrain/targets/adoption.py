@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from cloudtrain.plans.plan import Plan
 
 
+FILL_IN = "FILL-IN"
+"""Stands for a value that the user adds."""
+
 UNREAD = "0" * 64
 """Placeholder for the hash of data on this machine. An adoption does not read that data."""
 
@@ -57,6 +60,14 @@ class Original:
     """Parts of the source that no request can express, each with the reason."""
     search: Search | None = None
     """The search, if the job is searched with many trials."""
+    uploads: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """Maps the address of each input that the script uploads to its files, by their paths below the address."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Maps these addresses to paths of this machine, relative to `folder`. The path of a folder ends with `/`."""
+    made_data: bytes | None = None
+    """An archive (tar, gzip) of the `data` that is not on this machine, by its paths beside the job file."""
+    other_uploads: tuple[str, ...] = ()
+    """The addresses of the uploads that the request does not name."""
 
 
 @dataclass

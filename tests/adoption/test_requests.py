@@ -138,6 +138,52 @@ def test_the_fields_of_an_adopted_job_can_be_edited(
     assert "CT210" in "".join(capsys.readouterr())
 
 
+def test_no_run_shares_the_places_of_the_original(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+    """The name of one run in hyperparameters, rules, places and variables becomes the name of each run."""
+    name = "tensorflow-training-2026-03-01-10-20-30-456"
+    text = json.dumps(SAGEMAKER["tf_none"]).replace("golden-tf-none", name)
+    request = json.loads(text) | {
+        "Environment": {"PREFIX": f"s3://mine/{name}/logs"},
+        "CheckpointConfig": {"S3Uri": f"s3://mine/{name}/checkpoints"},
+        "DebugRuleConfigurations": [{
+            "RuleConfigurationName": "LossNotDecreasing", "RuleEvaluatorImage": "i:1", "RuleParameters": {
+                "action_json": json.dumps([{"name": "stoptraining", "training_job_prefix": name}])
+            },
+        }],
+    }  # fmt: skip
+    found = adopted(request)
+    assert found.equal, [vars(item) for item in found.differences]
+    assert name not in str(found.fields) + found.settings_text
+    (tmp_path / "cloudtrain.toml").write_text(found.settings_text)
+    (tmp_path / "job.yaml").write_text(found.job_text)
+    plan = ct.plan(ct.load_job(tmp_path / "job.yaml"), "sagemaker")
+    sent = json.dumps(plan.request)
+    assert "${{run.name}}" not in sent
+    assert f"/{plan.run_name}/model" in plan.request["HyperParameters"]["model_dir"]
+    assert sent.count(plan.run_name) >= 6
+
+
+def test_what_is_meant_for_an_images_own_toolkit_stays_in_the_request(
+    adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
+    """MXNet's parameter servers are not TensorFlow's, the Training Compiler's switch is not the script's; neither stops
+    the job."""
+    request = json.loads(json.dumps(SAGEMAKER["tf_ps"]))
+    image = "763104351884.dkr.ecr.us-west-2.amazonaws.com/mxnet-training:1.9.0-gpu-py38"
+    request["AlgorithmSpecification"] |= {"TrainingImage": image}
+    request["HyperParameters"].pop("model_dir")
+    request["HyperParameters"]["sagemaker_training_compiler_enabled"] = "true"  # as the SDK sends it for its own images
+    found = adopted(request)
+    assert found.equal, [vars(item) for item in found.differences]
+    assert found.job.distribution == ct.NoDistribution()
+    (tmp_path / "train.py").write_text("print(1)")
+    (tmp_path / "cloudtrain.toml").write_text(found.settings_text)
+    (tmp_path / "job.yaml").write_text(found.job_text)
+    plan = ct.plan(ct.load_job(tmp_path / "job.yaml"), "sagemaker")
+    assert plan.request["HyperParameters"]["sagemaker_parameter_server_enabled"] == "true"
+    assert [finding.code for finding in plan.findings if finding.level is ct.Level.ERROR] == []
+
+
 def camel(value: Any, path: tuple[str, ...] = ()) -> Any:
     """A request as CloudTrail writes it: small first letters, but for the keys of maps."""
     if isinstance(value, list):

@@ -138,6 +138,48 @@ client._make_api_call("PutObject", {{"Bucket": bucket, "Key": key, "Body": tar}}
     assert not (folder / "src" / "more.py").exists()
 
 
+UPLOAD = """
+request["InputDataConfig"] = [
+    {"ChannelName": name, "DataSource": {"S3DataSource": {"S3DataType": kind, "S3Uri": "s3://mine/" + place}}}
+    for name, kind, place in (
+        ("train", "S3Prefix", "data"), ("test", "S3Prefix", "test.csv"), ("made", "S3Prefix", "made"),
+        ("listed", "ManifestFile", "list.manifest"),
+    )
+]
+request["HyperParameters"] = {"index": "s3://mine/index"}
+request["OutputDataConfig"]["S3OutputPath"] = "s3://mine/other"
+for key, text in {"data/a": "1", "data/b/c": "2", "test.csv": "3", "made/x": "4", "list.manifest": "5",
+                  "index/y": "6", "other/z": "7"}.items():
+    client._make_api_call("PutObject", {"Bucket": "mine", "Key": key, "Body": text.encode()})
+"""
+
+
+def test_what_the_script_uploads_is_an_input_or_named(
+    adopted: Callable[..., ct.Adoption], folder: Path, tmp_path: Path
+) -> None:
+    """Nothing else puts it there: the script's own run does, which the job replaces. What no input can hold is a
+    difference, and what the request does not name stands in the verdict."""
+    from cloudtrain.adoption.proof import write_adoption
+
+    for name, text in {"here/data/a": "1", "here/data/b/c": "2", "here/test.csv": "3", "here/more": ""}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    found = adopted(CALL + UPLOAD + SEND, folder=tmp_path / "out")
+    places = {name: (item.of("sagemaker"), item.type) for name, item in found.job.inputs.items()}
+    assert places == {
+        "train": ("../work/here/data", "uri_folder"), "test": ("../work/here/test.csv", "uri_file"),
+        "made": ("./uploaded/3", "uri_folder"), "listed": ("s3://mine/list.manifest", "uri_folder"),
+    }  # fmt: skip
+    assert [item.path for item in found.differences] == ["s3://mine/list.manifest", "s3://mine/index"]
+    assert "it also uploads s3://mine/other/z" in found.kind
+    write_adoption(found, tmp_path / "out")
+    assert (tmp_path / "out" / "uploaded" / "3" / "x").read_text() == "4"
+    plan = ct.plan(ct.load_job(tmp_path / "out" / "job.yaml"), "sagemaker")
+    kept = {upload.destination: upload.kind for upload in plan.uploads}
+    sent = [row["DataSource"]["S3DataSource"]["S3Uri"] for row in plan.request["InputDataConfig"]]
+    assert sum(uri in kept or uri.rpartition("/")[0] in kept for uri in sent) == 3
+
+
 def test_a_notebook_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     """Magics are left out, and a cell that fails does not end the notebook."""
     written = ["name = 'made'", "%%writefile {name}.txt\na 'b'\n", "assert open('made.txt').read() == \"a 'b'\\n\""]
@@ -155,6 +197,26 @@ def test_a_notebook_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     found = adopted(text, "job.ipynb")
     assert found.equal
     assert found.kind == "the request that job.ipynb sends; failed: cell 1, cell 4; " + NO_REGION
+
+
+def test_a_failed_statement_ends_nothing_but_itself(adopted: Callable[..., ct.Adoption]) -> None:
+    """The others of its cell run; the verdict names the cell."""
+    cells = [
+        "1/0\nready = True",
+        CALL + "open('/no/such/file')\nrequest['Environment'] = {'ready': str(ready)}\n" + SEND,
+    ]
+    text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
+    found = adopted(text, "job.ipynb")
+    assert found.job.environment.variables == {"ready": "True"}
+    assert "failed: cell 1, cell 2;" in found.kind
+
+
+def test_the_failure_that_mattered_is_named(adopted: Callable[..., ct.Adoption]) -> None:
+    """A notebook without a job ends with that from which the failure of the job's creation follows."""
+    cells = ["1/0", "parts = open('/no/such/file')", "estimator = len(parts)\nestimator.fit()", "undefined.deploy()"]
+    text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
+    with pytest.raises(ct.CloudtrainError, match=r"cell 2: FileNotFoundError: .*/no/such/file"):
+        adopted(text, "job.ipynb")
 
 
 HOSTILE = {

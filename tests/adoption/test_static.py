@@ -116,6 +116,62 @@ def test_a_trainer(tmp_path: Path) -> None:
     assert job.inputs["train"].of("sagemaker") == "s3://data/train"
 
 
+OTHERS = {
+    "an image that the text does not show": (
+        'Estimator(image_uris.retrieve("xgboost"), role, 1, "ml.m5.large", volume_size=10)',
+        {"environment.image", "[sagemaker] role"},
+    ),
+    "another framework": (
+        'MXNet("a.py", role="r", train_instance_count=1, train_instance_type="ml.c4.xlarge", framework_version="1.9.0",'
+        ' distribution={"parameter_server": {"enabled": True}})',
+        {"environment.image", "framework_version", "distribution"},
+    ),
+    "an algorithm": (
+        'KMeans(role="r", instance_count=1, instance_type="ml.c4.xlarge", k=10)', {"environment.image"},
+    ),
+    "a computed entry point": (
+        'PyTorch(entry_point=name, source_dir=os.path.join("a", "b"), role="r", instance_type="ml.m5.large", x=[1])',
+        {"entry_point", "x"},
+    ),
+    "settings, and defaults of a job": (
+        'PyTorch(entry_point="a.py", role="r", instance_type="ml.p4d.24xlarge", debugger_hook_config=False,'
+        ' disable_profiler=True, input_mode="FastFile", checkpoint_local_path="/opt/ml/checkpoints/x",'
+        ' use_spot_instances=False, max_wait=7200, compiler_config=C(), distribution={"smdistributed": '
+        '{"dataparallel": {"enabled": True, "custom_mpi_options": "-x A=1"}}})',
+        {"compiler_config"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_no_argument_is_lost_in_silence(case: str, tmp_path: Path) -> None:
+    """What a draft has no field for is named with its text; nothing else is."""
+    call, named = OTHERS[case]
+    text = f"job = {call}\njob.set_hyperparameters(a=1)\njob.fit({{'train': TrainingInput('s3://b/t', distribution="
+    text += "'ShardedByS3Key', content_type='csv', shuffle_config=S(1))}, wait=True, job_name='mine')\n"
+    found = drafted(text, tmp_path)
+    of_fit = {"inputs.train.shuffle_config", "fit.job_name", "(the whole request)"}
+    assert {item.path for item in found.differences} == named | of_fit
+    job, row = found.job, found.job.inputs["train"]
+    assert (row.shard, row.content_type, job.spot, job.hyperparameters["a"]) == (True, "csv", None, 1)
+    if case == "an algorithm":
+        assert (job.hyperparameters["k"], job.source_dir, job.entry_point) == (10, None, None)
+    if case == "a computed entry point":
+        assert (job.entry_point, job.source_dir) == ("FILL-IN", "a/b")
+    if case.startswith("settings"):
+        assert (row.mode, job.distribution) == ("mount", ct.SMDDP(mpi_options="-x A=1"))
+        wanted = {"role": "r", "checkpoint_path": "/opt/ml/checkpoints/x", "input_mode": "mount"}
+        assert found.settings == wanted
+
+
+@pytest.mark.parametrize("argument", ["tags=[1]", "input_mode=[1]", "metric_definitions={1: 2}"])
+def test_an_argument_of_a_wrong_type(argument: str, tmp_path: Path) -> None:
+    """A typed error."""
+    with pytest.raises(ct.CloudtrainError) as caught:
+        drafted(f"PyTorch(entry_point='a.py', {argument}).fit('s3://b/t')\n", tmp_path)
+    assert caught.value.code == "CT981"
+
+
 def test_a_command(tmp_path: Path) -> None:
     """azure-ai-ml's arguments and objects; what the text leaves open is named, and an input keeps its name."""
     found = drafted(COMMAND, tmp_path)

@@ -142,6 +142,11 @@ RIGHT: dict[str, tuple[str, Case]] = {
     "an old image for Trainium": ("SM309", job(resources=TRN, distribution=TORCH, environment=pytorch("1.11.0"))),
     "a list that no shell sees": ("SM601", Case({"hyperparameters": {"layers": [1, 2]}}, {"launch": "entrypoint"})),
     "a reference becomes a plain path": ("SM601", toolkit(hyperparameters={"out": "${{outputs.model}}"})),
+    "quotes that are meant for the shell": ("SM601", toolkit(hyperparameters={"fsdp": '"full_shard auto_wrap"'})),
+    "AWS's own image of scikit-learn": (
+        "SM310",
+        toolkit(environment=image(f"{DLC}/sagemaker-scikit-learn:1.2-1-cpu-py3")),
+    ),
     "quick to run for a day": ("SM411", job(resources=on("ml.m5.xlarge"))),
     "quotes that the shell takes away again": ("SM605", mpi("-x 'A=b c'")),
     "a line break between options": ("SM605", mpi("-x A=b\n-x C=d")),

@@ -68,7 +68,7 @@ def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
 
 
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:
-    return replace_references(text, paths.__getitem__)
+    return replace_references(text, lambda inner: paths.get(inner, f"${{{{{inner}}}}}"))  # overrides hold any text
 
 
 def _fill_texts(value: Any, fill: Callable[[str], str]) -> Any:

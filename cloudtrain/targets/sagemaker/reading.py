@@ -41,7 +41,7 @@ from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
 from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, decode_hyperparameters
 from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.catalogue.contents import Framework, ImageContents, contents_of
-from cloudtrain.targets.sagemaker.catalogue.images import Image, image_of_uri
+from cloudtrain.targets.sagemaker.catalogue.images import Image, has_other_toolkit, image_of_uri
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject, Request, is_entrypoint
 from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 
@@ -306,6 +306,11 @@ class SageMakerReading(Reading):
         return image_of(text_at(self.request, "AlgorithmSpecification", "TrainingImage"))
 
     @property
+    def has_other_toolkit(self) -> bool:
+        """Whether the image is one of AWS's whose toolkit's launchers are not in the catalogue."""
+        return has_other_toolkit(text_at(self.request, "AlgorithmSpecification", "TrainingImage"))
+
+    @property
     def image_path(self) -> ValuePath:
         """The path of the job field that names the image, or else its version; empty if the job sets neither."""
         if path := self.override_of("AlgorithmSpecification", "TrainingImage"):
@@ -324,7 +329,8 @@ class SageMakerReading(Reading):
         if not self.request or not isinstance(overrides, Mapping):
             return self.job.hyperparameters
         own = {name: text for name, text in overrides.items() if not name.startswith(RESERVED_PREFIXES)}
-        values = decode_hyperparameters({name: str(text) for name, text in own.items() if text is not None})
+        texts = {name: str(text).replace(keys.RUN_NAME, self.plan.run_name) for name, text in own.items()}
+        values = decode_hyperparameters({name: text for name, text in texts.items() if own[name] is not None})
         return merged(self.job.hyperparameters, {**own, **values})
 
     @cached_property

@@ -18,6 +18,9 @@ LOG_LEVEL = "sagemaker_container_log_level"
 INFO = 20
 """The level logging.INFO, as the SDK sets it."""
 
+RUN_NAME = "${{run.name}}"
+"""Stands for the name of the run in settings, places and overrides, such as `s3://mine/${{run.name}}/model`."""
+
 JOB_NAME = "sagemaker_job_name"
 REGION = "sagemaker_region"
 

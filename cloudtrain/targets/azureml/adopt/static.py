@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from cloudtrain.targets.adoption import Draft, Original, StaticCall, said
+from cloudtrain.targets.adoption import FILL_IN, Draft, Original, StaticCall, said
 from cloudtrain.targets.azureml.adopt.job_files import body_of
 from cloudtrain.targets.azureml.adopt.requests import drafts_of
 
@@ -35,7 +35,6 @@ _WORKSPACE = {
     "resource_group_name": "resource_group",
     "workspace_name": "workspace",
 }
-_FILL_IN = "FILL-IN"
 
 
 def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
@@ -67,12 +66,12 @@ def _draft(
         own_resources = fields.get("resources")
         fields["resources"] = {**(own_resources if isinstance(own_resources, dict) else {}), **sizes}
     data = said(fields | ({"limits": limits} if limits else {}), "", unknown)
-    data.setdefault("command", _FILL_IN)
+    data.setdefault("command", FILL_IN)
     inputs = fields.get("inputs")
     for name in inputs if isinstance(inputs, dict) else ():
-        item = data["inputs"].setdefault(name, _FILL_IN)
+        item = data["inputs"].setdefault(name, FILL_IN)
         if isinstance(item, dict) and not {"path", "value"} & item.keys():
-            item["path"] = f"azureml:{_FILL_IN}:1"
+            item["path"] = f"azureml:{FILL_IN}:1"
     environment, conda = data.get("environment"), None
     if isinstance(environment, dict):
         conda = environment.pop("conda_file", None)

@@ -50,27 +50,12 @@ def answer(operation, params, region):
     Operations without a prepared response get an empty one with status 200.
     """
     role = params.get("RoleName", ROLE)
+    user, arn = "arn:aws:sts::%s:assumed-role/%s/session" % (ACCOUNT, ROLE), "arn:aws:iam::%s:role/%s" % (ACCOUNT, role)
+    trust = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "sagemaker.amazonaws.com"}}
+    policy = {"Statement": [trust]}
     return {
-        "GetCallerIdentity": {
-            "Account": ACCOUNT,
-            "UserId": "AIDA",
-            "Arn": "arn:aws:sts::%s:assumed-role/%s/session" % (ACCOUNT, ROLE),
-        },
-        "GetRole": {
-            "Role": {
-                "RoleName": role,
-                "Arn": "arn:aws:iam::%s:role/%s" % (ACCOUNT, role),
-                "AssumeRolePolicyDocument": {
-                    "Statement": [
-                        {
-                            "Effect": "Allow",
-                            "Action": "sts:AssumeRole",
-                            "Principal": {"Service": "sagemaker.amazonaws.com"},
-                        }
-                    ]
-                },
-            }
-        },
+        "GetCallerIdentity": {"Account": ACCOUNT, "UserId": "AIDA", "Arn": user},
+        "GetRole": {"Role": {"RoleName": role, "Arn": arn, "AssumeRolePolicyDocument": policy}},
         "SimulatePrincipalPolicy": {"EvaluationResults": []},
         "HeadBucket": {"ResponseMetadata": {"HTTPHeaders": {"x-amz-bucket-region": region}}},
         "GetBucketLocation": {"LocationConstraint": region},

@@ -15,10 +15,11 @@ from cloudtrain.job.distribution import MPI, SMP, NoDistribution
 from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.script import job_name_from
 from cloudtrain.machines.overlay import type_named
+from cloudtrain.plans.plan import map_texts
 from cloudtrain.targets.adoption import Draft, Original
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
-from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
+from cloudtrain.targets.sagemaker.catalogue.images import has_other_toolkit, image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
@@ -28,6 +29,7 @@ from cloudtrain.targets.sagemaker.request import (
     OF_TOOLKIT,
     PROGRAM,
     REGION,
+    RUN_NAME,
     SUBMIT_DIRECTORY,
     JsonMapping,
     JsonObject,
@@ -86,9 +88,12 @@ def _rule(row: JsonMapping) -> JsonObject:
 
 _S3 = re.compile(r"s3://(?P<bucket>[^/]+)/?(?P<key>.*)")
 _REGION = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.")
-_DATA_TYPES = {"ManifestFile": "manifest", "AugmentedManifestFile": "augmented_manifest"}
+_DATA_TYPES: Mapping[Any, str] = {"ManifestFile": "manifest", "AugmentedManifestFile": "augmented_manifest"}
 _INPUT_MODES = {"File": "download", "Pipe": "pipe", "FastFile": "mount"}
 _SYSTEMS = {"FSxLustre": "fsx", "EFS": "efs"}
+
+OF_SDK = ("sagemaker_estimator", "sagemaker_s3_output", "sagemaker_training_compiler_")
+"""Hyperparameters for images of reinforcement learning and of the Training Compiler (SDK 2.257.7)."""
 
 CODE_FOLDER = "code"
 
@@ -104,6 +109,31 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     For a script, the first job names the framework's version and the second one the image's address. The last job runs
     the image's own entry point, and leaves the code at its location.
     """
+    for draft in _drafts_of_one_run(original):
+        if is_of_one_run(original.name):
+            _name_every_run(draft, original.name, by_drivers=original.start is not None)
+        yield draft
+
+
+def is_of_one_run(name: str) -> bool:
+    """Return whether only one run can have this name, because it contains a date or an id."""
+    return re.search(r"\d{4}|[0-9a-f]{8}", name) is not None
+
+
+def _name_every_run(draft: Draft, name: str, *, by_drivers: bool) -> None:
+    """Replace the original's name in the places of a draft. Hyperparameters and variables with the name leave the
+    draft, so that overrides express them: there cloudtrain replaces the name too."""
+    fields = {key: value for key, value in draft.job.items() if key not in ("name", "hyperparameters", "environment")}
+    draft.job |= map_texts(fields, lambda text: text.replace(name, RUN_NAME))
+    draft.settings = map_texts(draft.settings, lambda text: text.replace(name, RUN_NAME))
+    variables = draft.job.get("environment", {}).get("variables", {})
+    for values in (variables, {} if by_drivers else draft.job.get("hyperparameters", {})):
+        for key in [key for key, value in values.items() if name in str(value)]:
+            del values[key]
+    draft.job = {key: value for key, value in draft.job.items() if (key, value) != ("hyperparameters", {})}
+
+
+def _drafts_of_one_run(original: Original) -> Iterator[Draft]:
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
     if original.start is not None:
@@ -143,15 +173,8 @@ def _by_framework(original: Original) -> Iterator[Draft]:
     if image is None:
         return
     python = ".".join(map(str, image.python_version))
-    yield _script(
-        original,
-        {
-            "framework": image.framework,
-            "version": image.version,
-            **({"base": image.base} if image.base else {}),
-            **({"python": python} if python else {}),
-        },
-    )
+    fields = {"framework": image.framework, "version": image.version, "base": image.base, "python": python}
+    yield _script(original, {name: value for name, value in fields.items() if value})
 
 
 def _script(original: Original, environment: JsonObject) -> Draft:
@@ -164,11 +187,12 @@ def _script(original: Original, environment: JsonObject) -> Draft:
         "source_dir": original.source or (CODE_FOLDER if original.code else "."),
     }
     job["entry_point"] = parameters[PROGRAM]
-    own = {name: value for name, value in parameters.items() if name not in OF_TOOLKIT}
+    own = {name: parameters[name] for name in parameters if name not in OF_TOOLKIT and not name.startswith(OF_SDK)}
     if own:
         job["hyperparameters"] = own
     distribution = _distribution(Start.of(request), _gpus(request))
-    if distribution:
+    image = str(_mapping(request.get("AlgorithmSpecification")).get("TrainingImage"))
+    if distribution and not (distribution["type"] == "tensorflow" and has_other_toolkit(image)):  # MXNet's servers
         job["distribution"] = distribution
     groups = parameters.get(GROUPS)
     if isinstance(groups, list) and "instance_groups" in draft.job.get("resources", {}):
@@ -243,7 +267,7 @@ def _common(original: Original) -> Draft:
     variables = _mapping(request.get("Environment"))
     if variables:
         job["environment"] = {"variables": variables}
-    inputs = dict(_inputs(request))
+    inputs = {name: _on_this_machine(item, original) for name, item in _inputs(request)}
     if inputs:
         job["inputs"] = inputs
     checkpoint = _mapping(request.get("CheckpointConfig"))
@@ -270,13 +294,10 @@ def _resources(config: JsonMapping) -> JsonObject:
     resources: JsonObject = {}
     groups, preferences = config.get("InstanceGroups"), config.get("InstancePreferences")
     if groups:
+        words = {"name": "InstanceGroupName", "instance_type": "InstanceType", "instance_count": "InstanceCount"}
+        usual = {"InstanceCount": 1}
         resources["instance_groups"] = [
-            {
-                "name": row.get("InstanceGroupName", ""),
-                "instance_type": row.get("InstanceType", ""),
-                "instance_count": row.get("InstanceCount", 1),
-            }
-            for row in groups
+            {ours: row.get(theirs, usual.get(theirs, "")) for ours, theirs in words.items()} for row in groups
         ]
     elif preferences:
         counts = [row.get("InstanceCount", config.get("InstanceCount", 1)) for row in preferences]
@@ -324,7 +345,15 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
         if "FileSystemDataSource" in source:
             yield key, _file_system(source["FileSystemDataSource"]) | own
         elif "S3DataSource" in source:
-            yield key, _s3(source["S3DataSource"], channel, job_mode) | own
+            yield key, input_of(source["S3DataSource"], channel, job_mode) | own
+
+
+def _on_this_machine(item: JsonObject, original: Original) -> JsonObject:
+    """Return an input with the path of the data that the script uploads, in place of the data's address."""
+    path = original.data.get(item["sagemaker"])
+    if path is None:
+        return item
+    return item | {"sagemaker": f"./{path}".rstrip("/")} | ({} if path.endswith("/") else {"type": "uri_file"})
 
 
 def _input_name(channel: str, used_names: set[str]) -> str:
@@ -344,28 +373,20 @@ def _file_system(source: JsonMapping) -> JsonObject:
     return {"sagemaker": place + str(source.get("DirectoryPath", ""))} | ({"access": "rw"} if access == "rw" else {})
 
 
-def _s3(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonObject:
-    item: JsonObject = {"sagemaker": source.get("S3Uri", "")}
-    mode = channel.get("InputMode", job_mode)
-    if mode in _INPUT_MODES:
-        item["mode"] = _INPUT_MODES[mode]
-    if source.get("S3DataDistributionType") == "ShardedByS3Key":
-        item["shard"] = True
-    if source.get("S3DataType") in _DATA_TYPES:
-        item["data_type"] = _DATA_TYPES[source["S3DataType"]]
-    if channel.get("ContentType") is not None:
-        item["content_type"] = channel["ContentType"]
-    if channel.get("CompressionType") == "Gzip":
-        item["compression"] = "gzip"
-    if channel.get("RecordWrapperType") == "RecordIO":
-        item["record_wrapper"] = "recordio"
-    seed = _mapping(channel.get("ShuffleConfig")).get("Seed")
-    if seed is not None:
-        item["shuffle_seed"] = seed
-    for theirs, ours in (("AttributeNames", "attribute_names"), ("InstanceGroupNames", "instance_groups")):
-        if source.get(theirs):
-            item[ours] = list(source[theirs])
-    return item
+def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonObject:
+    item = {
+        "sagemaker": source.get("S3Uri", ""),
+        "mode": _INPUT_MODES.get(channel.get("InputMode", job_mode)),
+        "shard": source.get("S3DataDistributionType") == "ShardedByS3Key" or None,
+        "data_type": _DATA_TYPES.get(source.get("S3DataType")),
+        "content_type": channel.get("ContentType"),
+        "compression": "gzip" if channel.get("CompressionType") == "Gzip" else None,
+        "record_wrapper": "recordio" if channel.get("RecordWrapperType") == "RecordIO" else None,
+        "shuffle_seed": _mapping(channel.get("ShuffleConfig")).get("Seed"),
+        "attribute_names": source.get("AttributeNames") or None,
+        "instance_groups": source.get("InstanceGroupNames") or None,
+    }
+    return {name: value for name, value in item.items() if value is not None}
 
 
 def _settings(original: Original) -> JsonObject:

@@ -14,14 +14,26 @@ from typing import Any
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
-from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.plans.plan import CompileContext, Plan, map_texts
 from cloudtrain.rules.values import secret_texts
 from cloudtrain.system.files import expand_home
-from cloudtrain.targets.adoption import Comparable, Draft, Original, StaticCall, Unknown, draft_context, said
+from cloudtrain.targets.adoption import (
+    FILL_IN,
+    UNREAD,
+    Comparable,
+    Draft,
+    Original,
+    StaticCall,
+    Unknown,
+    draft_context,
+    said,
+)
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
-from cloudtrain.targets.sagemaker.adopt.jobs import code_uri, drafts_of
+from cloudtrain.targets.sagemaker.adopt.jobs import code_uri, drafts_of, input_of, is_of_one_run
 from cloudtrain.targets.sagemaker.adopt.requests import OF_SEARCH, flat, originals_in
 from cloudtrain.targets.sagemaker.adopt.trainers import (
+    CODE,
+    DRIVERS,
     RENEWED_BY_START,
     START,
     WHY_STARTED,
@@ -30,16 +42,18 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
     idle_instances,
     is_trainer,
     lost_in_code,
+    place_of,
     started_by_drivers,
     started_by_us,
     with_start,
 )
-from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, CHECKPOINT_VARIABLE
+from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, CHECKPOINT_VARIABLE, INPUT_MODES
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
 from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME
 from cloudtrain.targets.sagemaker.request import (
     JOB_NAME,
     ROWS,
+    RUN_NAME,
     SUBMIT_DIRECTORY,
     JsonMapping,
     JsonObject,
@@ -66,56 +80,87 @@ def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Origina
     return replace(original, start=start, lost=lost), code
 
 
+_ADDRESS = re.compile(r's3://[^/"\\\s]+/[^"\\\s]+')
+
+
+_WRITTEN = re.compile(r'"S3OutputPath": "[^"]*"')
+
+
+def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
+    """Return the job with the uploads of its script, `objects` (content by address), besides its code. Uploads that the
+    job reads and that no input can hold are lost."""
+    request = original.request
+    of_code = {code_uri(request), *(place_of(request, name) for name in (CODE, DRIVERS) if is_trainer(request))}
+    inputs, lost, named = dict[str, dict[str, bytes]](), dict[str, str](), set[str]()
+    rest = {place for place in objects if not any(_covers(address, place) for address in of_code if address)}
+    rows = [row.get("DataSource", {}).get("S3DataSource", {}) for row in request.get("InputDataConfig", ())]
+    sources = {row["S3Uri"]: row for row in rows if "S3Uri" in row}
+    text = _WRITTEN.sub("", json.dumps(request))
+    for address in dict.fromkeys((*sources, *_ADDRESS.findall(text))):
+        places = sorted(place for place in rest if _covers(address, place))
+        named |= {*places}
+        files = {place[len(address) :].strip("/") or place.rpartition("/")[2]: objects[place] for place in places}
+        if files and all(files.values()) and sources.get(address, {}).get("S3DataType") == "S3Prefix":
+            inputs[address] = files
+        elif files:
+            count = f"{len(files)} files" if len(files) > 1 else "a file"
+            lost[address] = f"the script uploads {count} to it, and the job does not: copy what it needs there"
+    others = tuple(sorted(rest - named))
+    return replace(original, uploads=inputs, lost={**original.lost, **lost}, other_uploads=others)
+
+
+def _covers(address: str, place: str) -> bool:
+    return place == address or place.startswith(f"{address.rstrip('/')}/")
+
+
 # Read estimators, trainers and requests from the text of a script, as a draft of a job.
 
 _FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "HuggingFace": "huggingface"}
 _VERSIONS = {"pytorch": "framework_version", "tensorflow": "framework_version", "huggingface": "transformers_version"}
 _BASES = {"pytorch_version": "pytorch", "tensorflow_version": "tensorflow"}
 
+_OTHERS = ("Processor", "Monitor", "Model")
+"""Endings of classes of the SDK that have a role and an instance type, and train nothing."""
+
 _JOB = {
-    "entry_point": ("entry_point",),
-    "source_dir": ("source_dir",),
-    "hyperparameters": ("hyperparameters",),
-    "instance_count": ("resources", "instance_count"),
-    "train_instance_count": ("resources", "instance_count"),
+    "entry_point": ("entry_point",), "command": ("command",), "source_dir": ("source_dir",),
+    "hyperparameters": ("hyperparameters",), "checkpoint_s3_uri": ("checkpoint", "sagemaker"),
+    "max_run": ("max_runtime",), "requirements": ("environment", "requirements"),
+    "environment": ("environment", "variables"), "instance_count": ("resources", "instance_count"),
     "instance_type": ("resources", "instance_type", "sagemaker"),
-    "train_instance_type": ("resources", "instance_type", "sagemaker"),
-    "image_uri": ("environment", "image", "sagemaker"),
-    "training_image": ("environment", "image", "sagemaker"),
-    "environment": ("environment", "variables"),
-    "max_run": ("max_runtime",),
-    "max_wait": ("spot", "max_wait"),
-    "checkpoint_s3_uri": ("checkpoint", "sagemaker"),
-}
+}  # fmt: skip
 """Maps arguments of an estimator or a trainer to fields of a job."""
 
 _SETTINGS = {
-    "role": "role",
-    "output_path": "output",
-    "output_kms_key": "output_kms_key",
-    "volume_kms_key": "volume_kms_key",
-    "subnets": "subnets",
-    "security_group_ids": "security_group_ids",
-    "keep_alive_period_in_seconds": "keep_alive",
-    "max_retry_attempts": "max_retries",
-    "enable_network_isolation": "network_isolation",
-    "encrypt_inter_container_traffic": "encrypt_inter_container_traffic",
-}
+    "role": "role", "output_path": "output", "output_kms_key": "output_kms_key", "volume_kms_key": "volume_kms_key",
+    "subnets": "subnets", "security_group_ids": "security_group_ids", "keep_alive_period_in_seconds": "keep_alive",
+    "max_retry_attempts": "max_retries", "enable_network_isolation": "network_isolation",
+    "encrypt_inter_container_traffic": "encrypt_inter_container_traffic", "checkpoint_local_path": "checkpoint_path",
+}  # fmt: skip
 
-_READ = {"base_job_name", "distribution", "distributed", "metric_definitions", "volume_size", "tags", "py_version"}
-_NOTHING = {"sagemaker_session", "use_spot_instances", "checkpoint_local_path", "compute", "source_code", "input_mode"}
-"""Arguments that other code reads, and arguments that a job does not need."""
+_AS_USUAL = {"debugger_hook_config": False, "disable_profiler": True}
+"""Arguments with the values that a job has anyway."""
+
+_OLD_NAMES = {"image_name": "image_uri", "training_image": "image_uri"}
+"""Names of arguments in version 1 and 3, each with version 2's. Version 1 also writes `train_` before some names."""
 
 _TRAINER_PARTS = {
-    "SourceCode": {"source_dir": "source_dir", "entry_script": "entry_point", "command": "command"},
-    "Compute": {
-        "instance_type": "instance_type",
-        "instance_count": "instance_count",
-        "volume_size_in_gb": "volume_size",
-    },
+    "SourceCode": {"entry_script": "entry_point"},
+    "Compute": {"volume_size_in_gb": "volume_size"},
     "StoppingCondition": {"max_runtime_in_seconds": "max_run"},
 }
 """Maps classes of version 3 to the names that an estimator of version 2 gives their arguments."""
+
+_INPUTS = ("TrainingInput", "s3_input", "InputData")
+_OF_INPUT = {
+    "distribution": "S3DataDistributionType", "s3_data_type": "S3DataType", "attribute_names": "AttributeNames",
+    "instance_groups": "InstanceGroupNames", "content_type": "ContentType", "compression": "CompressionType",
+    "record_wrapping": "RecordWrapperType", "input_mode": "InputMode",
+}  # fmt: skip
+"""Classes of inputs, and their arguments as the fields of a channel or of its source."""
+
+_MODES = {theirs: ours for ours, theirs in INPUT_MODES.items()}
+_METHODS = ("set_hyperparameters", "fit", "train")
 
 
 def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
@@ -127,40 +172,49 @@ def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] 
             request = said(dict(call.keywords), "", unknown)
             original = Original("sagemaker", request, str(request.get("TrainingJobName", "training")), "")
             return next(drafts_of(original)), unknown
-        if kind in (*_FRAMEWORKS, "Estimator", "ModelTrainer"):
-            fits = [one for one in calls if one.name in (f"{kind}().fit", f"{call.name}().fit", f"{call.name}().train")]
-            return _Reader(kind, call.keywords).draft(fits[0] if fits else None)
+        trains = call.keywords.keys() & {"instance_type", "train_instance_type"} and "role" in call.keywords
+        if kind in (*_FRAMEWORKS, "Estimator", "ModelTrainer") or (trains and not kind.endswith(_OTHERS)):
+            own = {f"{name}().{method}": method for name in (kind, call.name) for method in _METHODS}
+            return _Reader(kind, call).draft([(own[one.name], one) for one in calls if one.name in own])
     return None
 
 
 class _Reader:
-    """Turns the arguments of one estimator or trainer into a job."""
+    """Turns the arguments of one estimator or trainer into a job.
 
-    def __init__(self, kind: str, keywords: JsonMapping) -> None:
+    What no method takes out of the arguments is reported, so none of them is lost in silence."""
+
+    def __init__(self, kind: str, call: StaticCall) -> None:
+        first = ["image_uri", "role", "instance_count", "instance_type"] if kind == "Estimator" else ["entry_point"]
+        names = first + [f"argument {number}" for number in range(len(first) + 1, len(call.arguments) + 1)]
         self.kind = kind
-        self.given = dict(_flat(keywords))
+        self.given = dict(zip(names, call.arguments, strict=False)) | dict(_flat(call.keywords))
+        self.mode = "File"
         self.job: JsonObject = {}
         self.settings: JsonObject = {}
         self.unknown: dict[str, str] = {}
 
-    def draft(self, fit: StaticCall | None) -> tuple[Draft, dict[str, str]]:
-        name = self._known("base_job_name", self.given.get("base_job_name"))
+    def draft(self, calls: Sequence[tuple[str, StaticCall]]) -> tuple[Draft, dict[str, str]]:
+        """Return the draft; `calls` are those of the object's methods, with the methods' names."""
+        name = self._known("base_job_name", self.given.pop("base_job_name", None))
         self.job["name"] = job_name_from(str(name or self.kind.lower()))
-        self.job["source_dir"] = "."
-        for argument, value in self.given.items():
-            if argument in _JOB:
-                self._put(_JOB[argument], value)
-            elif argument in _SETTINGS:
-                setting = self._known(f"[sagemaker] {_SETTINGS[argument]}", value)
-                self.settings |= {} if setting is None else {_SETTINGS[argument]: setting}
-            elif argument not in (*_READ, *_NOTHING, *_VERSIONS.values(), *_BASES) and value is not None:
-                self._known(argument, value if isinstance(value, Unknown | StaticCall) else Unknown(f"{value!r}"))
+        is_script = "entry_point" in self.given or "command" in self.given
+        self.job["source_dir"] = "." if is_script else None
+        for argument, path in _JOB.items():
+            self._put(path, self.given.pop(argument, None))
+        if is_script and not {"entry_point", "command"} & self.job.keys():
+            self.job["entry_point"] = FILL_IN
         self._read_environment()
-        self._read_distribution(self.given.get("distribution", self.given.get("distributed")))
+        for argument, name in _SETTINGS.items():
+            setting = self._known(f"[sagemaker] {name}", self.given.pop(argument, None))
+            self.settings |= {} if setting is None else {name: setting}
+        self._read_distribution(self.given.pop("distribution", self.given.pop("distributed", None)))
         self._read_lists()
-        if fit is not None:
-            self._read_inputs(fit.arguments[0] if fit.arguments else fit.keywords.get("inputs"))
-            self._read_channels(fit.keywords.get("input_data_config"))
+        self.mode = self._known("[sagemaker] input_mode", self.given.pop("input_mode", None)) or self.mode
+        self.settings |= {"input_mode": _MODES[self.mode]} if self.mode != "File" else {}
+        for method, call in calls:
+            self._read_call(method, call)
+        self._read_rest(is_script)
         return Draft(self.job, self.settings), self.unknown
 
     def _known(self, path: str, value: Any) -> Any:
@@ -176,67 +230,96 @@ class _Reader:
         holder[path[-1]] = value
 
     def _read_environment(self) -> None:
-        framework = _FRAMEWORKS.get(self.kind)
-        if framework is None or "image_uri" in self.given:
+        framework, image = _FRAMEWORKS.get(self.kind), self.given.pop("image_uri", None)
+        if framework is None or image is not None:
+            image = self._known("environment.image", image or Unknown(f"the image of {self.kind}"))
+            self._put(("environment", "image", "sagemaker"), image or FILL_IN)
             return
         self._put(("environment", "framework"), framework)
-        self._put(("environment", "version"), self.given.get(_VERSIONS[framework]))
+        self._put(("environment", "version"), self.given.pop(_VERSIONS[framework], None))
         for argument, base in _BASES.items():
             if framework == "huggingface" and argument in self.given:
-                version = self._known("environment.base", self.given[argument])
+                version = self._known("environment.base", self.given.pop(argument))
                 self._put(("environment", "base"), f"{base}{version}" if version else None)
         python = self.given.get("py_version")
         if isinstance(python, str) and python.startswith("py3"):
-            self._put(("environment", "python"), f"3.{python[3:]}")
+            self._put(("environment", "python"), f"3.{self.given.pop('py_version')[3:]}")
 
     def _read_distribution(self, argument: Any) -> None:
         if isinstance(argument, StaticCall):
             launcher = {"Torchrun": "torch", "MPI": "mpi"}.get(argument.name.rpartition(".")[2])
-            count = argument.keywords.get("process_count_per_node")
             if launcher:
+                words = dict(argument.keywords)
+                count = words.pop("process_count_per_node", None)
                 self._put(("distribution",), {"type": launcher} | ({"processes_per_instance": count} if count else {}))
+                self.given |= {f"distribution.{name}": value for name, value in words.items()}
                 return
         value = self._known("distribution", argument)
         if isinstance(value, dict):
             fields = dict(_distribution(value))
-            if fields:
+            if fields and (fields["type"] != "tensorflow" or self.kind in ("TensorFlow", "Estimator")):
                 self.job["distribution"] = fields
             elif value:
                 self.unknown["distribution"] = repr(value)
 
     def _read_lists(self) -> None:
-        metrics = self._known("metrics", self.given.get("metric_definitions")) or []
-        self._put(
-            ("metrics",), {row["Name"]: row["Regex"] for row in metrics if {"Name", "Regex"} <= row.keys()} or None
-        )
-        tags = self._known("tags", self.given.get("tags")) or []
-        self._put(("tags",), {row["Key"]: row["Value"] for row in tags if {"Key", "Value"} <= row.keys()} or None)
-        size = self._known("resources.volume_size", self.given.get("volume_size"))
+        of_rows = (("metrics", "metric_definitions", "Name", "Regex"), ("tags", "tags", "Key", "Value"))
+        for field, argument, name, value in of_rows:
+            rows = self._known(field, self.given.pop(argument, None)) or []
+            self._put((field,), {row[name]: row[value] for row in rows if {name, value} <= row.keys()} or None)
+        size = self._known("resources.volume_size", self.given.pop("volume_size", None))
         self._put(("resources", "volume_size"), f"{size}g" if size else None)
-        if self.given.get("use_spot_instances") is True:
-            self.job.setdefault("spot", {})
+        spot, wait = self._known("spot", self.given.pop("use_spot_instances", None)), self.given.pop("max_wait", None)
+        if spot is True:  # without spot instances, the SDK ignores `max_wait`
+            self.job["spot"] = {}
+            self._put(("spot", "max_wait"), wait)
 
-    def _read_inputs(self, inputs: Any) -> None:
+    def _read_call(self, method: str, call: StaticCall) -> None:
+        keywords = dict(call.keywords)
+        if method == "set_hyperparameters":
+            self._put(("hyperparameters",), self.job.get("hyperparameters", {}) | keywords)
+            return
+        inputs = call.arguments[0] if call.arguments else keywords.pop("inputs", None)
         for name, value in (inputs if isinstance(inputs, dict) else {"training": inputs}).items():
-            place = value
-            if isinstance(value, StaticCall) and value.name.rpartition(".")[2] == "TrainingInput":
-                place = value.arguments[0] if value.arguments else value.keywords.get("s3_data")
-            if place is not None:
-                self._put(("inputs", name), {"sagemaker": place, "mode": "download"})
+            self._read_input(name, value)
+        channels = keywords.pop("input_data_config", None)
+        for row in channels if isinstance(channels, list) else [channels]:
+            name = row.keywords.get("channel_name") if isinstance(row, StaticCall) else None
+            self._read_input(name if isinstance(name, str) else "input_data_config", row)
+        self.given |= {f"{method}.{name}": value for name, value in keywords.items() if name not in ("wait", "logs")}
 
-    def _read_channels(self, channels: Any) -> None:
-        for row in channels if isinstance(channels, list) else ():
-            if isinstance(row, StaticCall) and isinstance(row.keywords.get("channel_name"), str):
-                place = row.keywords.get("data_source")
-                self._put(("inputs", row.keywords["channel_name"]), {"sagemaker": place, "mode": "download"})
+    def _read_input(self, name: str, value: Any) -> None:
+        fields, place = dict[str, Any](), value
+        if isinstance(value, StaticCall) and value.name.rpartition(".")[2] in _INPUTS:
+            words = {key: word for key, word in value.keywords.items() if key != "channel_name"}
+            first = value.arguments[0] if value.arguments else None
+            place = words.pop("s3_data", words.pop("data_source", first))
+            fields = {ours: words.pop(theirs) for theirs, ours in _OF_INPUT.items() if theirs in words}
+            self.given |= {f"inputs.{name}.{key}": word for key, word in words.items()}
+        place = self._known(f"inputs.{name}.sagemaker", place)
+        if place is not None:
+            fields = self._known(f"inputs.{name}", fields) | {"S3Uri": place}
+            self._put(("inputs", name), input_of(fields, fields, self.mode))
+
+    def _read_rest(self, is_script: bool) -> None:
+        """An estimator of an algorithm takes the algorithm's hyperparameters as arguments."""
+        for argument, value in self.given.items():
+            if value is None or argument == "sagemaker_session" or (argument, value) in _AS_USUAL.items():
+                continue
+            is_own = not is_script and self.kind not in ("Estimator", "ModelTrainer") and "." not in argument
+            if is_own and isinstance(value, str | int | float):
+                self._put(("hyperparameters", argument), value)
+            else:
+                self._known(argument, value if isinstance(value, Unknown | StaticCall) else Unknown(repr(value)))
 
 
 def _flat(keywords: JsonMapping) -> Iterator[tuple[str, Any]]:
-    """Yield each argument's name and value. Those in nested objects, such as `Compute(...)`, get version 2's names."""
+    """Yield each argument's name and value, by version 2's names. Nested objects, such as `Compute(...)`, are
+    flattened."""
     for name, value in keywords.items():
         parts = _TRAINER_PARTS.get(value.name.rpartition(".")[2]) if isinstance(value, StaticCall) else None
         if parts is None:
-            yield name, value
+            yield _OLD_NAMES.get(name, name.removeprefix("train_")), value
             continue
         for inner, one in value.keywords.items():
             yield parts.get(inner, inner), one
@@ -249,8 +332,8 @@ def _distribution(argument: JsonMapping) -> Iterator[tuple[str, Any]]:
         value = argument.get(key)
         return value if isinstance(value, dict) and value.get("enabled") is not False else {}
 
-    library = on("smdistributed")
-    mpi = on("mpi")
+    library, mpi = on("smdistributed"), on("mpi")
+    options = mpi.get("custom_mpi_options")
     if "modelparallel" in library:
         yield "type", "smp"
         yield "version", 2 if "torch_distributed" in argument else 1
@@ -258,6 +341,7 @@ def _distribution(argument: JsonMapping) -> Iterator[tuple[str, Any]]:
             yield "parameters", library["modelparallel"]["parameters"]
     elif "dataparallel" in library or "pytorchddp" in argument:
         yield "type", "smddp"
+        options = {**library.get("dataparallel", {}), **on("pytorchddp")}.get("custom_mpi_options")
     elif "torch_distributed" in argument:
         yield "type", "torch"
     elif "parameter_server" in argument:
@@ -266,15 +350,15 @@ def _distribution(argument: JsonMapping) -> Iterator[tuple[str, Any]]:
         yield "type", "tensorflow"
     elif mpi:
         yield "type", "mpi"
-        if mpi.get("custom_mpi_options"):
-            yield "options", shlex.join(shlex.split(mpi["custom_mpi_options"]))
+    if options:
+        yield "options" if mpi and not library else "mpi_options", shlex.join(shlex.split(options))
     if mpi.get("processes_per_host"):
         yield "processes_per_instance", mpi["processes_per_host"]
 
 
 # The SageMaker part of `cloudtrain adopt`.
 
-_CODE = "(the code's own place)"
+_CODE, _DATA = "(the code's own place)", "(data of this machine)"
 
 _KEYS = "aws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = none\n"
 """Keys that are not valid, for profiles that a script names."""
@@ -312,6 +396,11 @@ class SageMakerAdopter:
         if plan is not None and place and variables.get(CHECKPOINT_VARIABLE) == place:
             del variables[CHECKPOINT_VARIABLE]
             renewed.append((f"Environment.{CHECKPOINT_VARIABLE}", "the runtime reads the place of checkpoints there"))
+        for channel in form.get("InputDataConfig", ()):
+            source = channel.get("DataSource", {}).get("S3DataSource", {})
+            if source.get("S3Uri") in original.data or (plan is not None and f"/data/{UNREAD}" in str(source)):
+                source["S3Uri"] = _DATA
+                renewed.append((f"InputDataConfig.{channel.get('ChannelName')}", _WHY_DATA))
         _drop_defaults(form)
         if original.start is not None:
             start = original.start if plan is None else started_by_us(request, context.account.region)
@@ -345,12 +434,13 @@ class SageMakerAdopter:
         for name in ("Tags", *OF_SEARCH):
             overrides.pop(name, None)
         drivers = overrides.pop(START, None) or START in theirs
-        if drivers or _CODE in json.dumps(overrides.get("InputDataConfig")):
+        if drivers or any(text in json.dumps(overrides.get("InputDataConfig")) for text in (_CODE, _DATA)):
             overrides.pop("InputDataConfig", None)
         parameters = overrides.get("HyperParameters")
         if parameters is not None and parameters.get(SUBMIT_DIRECTORY) == _CODE:
             del parameters[SUBMIT_DIRECTORY]
-        return overrides
+        name = str(theirs.get("TrainingJobName") or RUN_NAME)
+        return map_texts(overrides, lambda text: text.replace(name, RUN_NAME)) if is_of_one_run(name) else overrides
 
     def hook(self) -> str:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
@@ -384,7 +474,8 @@ class SageMakerAdopter:
             text = text.replace(ACCOUNT, owner)
             uploads = {place.replace(ACCOUNT, owner): content for place, content in uploads.items()}
         settings = {"region": record["region"]} if isinstance(record.get("region"), str) else {}
-        originals = [with_code(item, uploads) for item in originals_in(json.loads(text), None)]
+        jobs = originals_in(json.loads(text), None)
+        originals = [with_code(with_uploads(item, uploads), uploads) for item in jobs]
         code = next((archive for _, archive in originals if archive is not None), None)
         return [replace(item, settings={**settings, **item.settings}) for item, _ in originals], code
 
@@ -429,6 +520,7 @@ _DEFAULTS: Mapping[str, JsonMapping] = {
 }
 """The defaults of the request (under an empty name) and of its sections."""
 
+_WHY_DATA = "cloudtrain uploads the data under the hash of its content"
 _WHY_CODE = "cloudtrain uploads the code under the hash of its content"
 
 _REASONS = {

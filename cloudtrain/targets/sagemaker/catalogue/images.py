@@ -288,6 +288,17 @@ _REPOSITORIES: dict[str, tuple[str, str]] = {
 """Maps each repository to its framework, and to its device if all its images are for one device."""
 
 
+_WITH_OTHER_TOOLKITS = re.compile(
+    r"[^:]*/(mxnet-training|autogluon-training|sagemaker-(mxnet|scikit-learn|xgboost|chainer|rl-[a-z-]+)|\S+-trcomp-training)[:@].*"
+)
+"""AWS's images outside of the catalogue whose toolkits start scripts (repositories in SDK 2.257.7)."""
+
+
+def has_other_toolkit(uri: str) -> bool:
+    """Return whether an AWS image, or a copy of it, has a training toolkit whose launchers cloudtrain does not know."""
+    return image_of_uri(uri) is None and _WITH_OTHER_TOOLKITS.fullmatch(uri) is not None
+
+
 def image_of_uri(uri: str) -> Image | None:
     """Return the catalogue entry of an AWS image, by its address.
 

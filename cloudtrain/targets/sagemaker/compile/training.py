@@ -12,7 +12,7 @@ from cloudtrain.job.distribution import SMP, Distribution
 from cloudtrain.job.model import format_duration, overrides_of
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
-from cloudtrain.plans.plan import CompileContext, Plan, Upload
+from cloudtrain.plans.plan import CompileContext, Plan, Upload, map_texts
 from cloudtrain.plans.processes import Processes
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
@@ -346,7 +346,8 @@ def _spot(request: JsonMapping) -> str:
 
 def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject:
     """Return the request with the user's overrides. Launch hyperparameters that the toolkit cannot read are refused."""
-    request = overridden(request_of(parts), overrides)
+    written = overridden(request_of(parts), overrides)
+    request: JsonObject = map_texts(written, lambda text: text.replace(keys.RUN_NAME, parts.run_name))
     parameters = decode_hyperparameters(request.get("HyperParameters", {}))
     problems = []
     for name, (kind, fits) in _KINDS.items():

@@ -240,11 +240,12 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
     only MPI works, unless the variable SAGEMAKER_TRAINING_MODULE names a framework's toolkit. With `smddp` and `smp`,
     cloudtrain assumes that your own image is derived from an AWS image, as SM310 explains. A job without a script
     starts the image's own entry point without a distribution, and the SDK's `Estimator` silently drops the
-    argument `distribution`.
+    argument `distribution`. The toolkits in AWS's images for MXNet, scikit-learn, XGBoost, Chainer and reinforcement
+    learning have launchers of their own, which this rule leaves alone.
     """
     yield from _no_script(subject)
     start, distribution = read(subject).start, subject.reading.distribution
-    if start.by != "toolkit" or start.starts(subject.reading.launcher):
+    if start.by != "toolkit" or start.starts(subject.reading.launcher) or read(subject).has_other_toolkit:
         return
     count = subject.reading.machines.spanned_count
     who = "the one instance" if count == 1 else f"each of the {count} instances"
@@ -440,7 +441,8 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
     """
     image = read(subject).image
     if read(subject).start.by == "toolkit" and (image is None or image.toolkit is None):
-        if TRAINING_MODULE in mapping_at(subject.plan.request, "Environment"):
+        is_named = TRAINING_MODULE in mapping_at(subject.plan.request, "Environment")
+        if is_named or read(subject).has_other_toolkit:
             return
         library = subject.reading.distribution.type
         hint = add_entrypoint_hint(subject, "install sagemaker-training in the image")

@@ -10,12 +10,13 @@ from posixpath import normpath
 from cloudtrain.job.distribution import SMP
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, mapping_at, rule
+from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
 from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.common.compiling import hyperparameter_argv, resolve_hyperparameters
 from cloudtrain.targets.sagemaker.catalogue.images import numbers
 from cloudtrain.targets.sagemaker.compile.launch import REQUIREMENTS
 from cloudtrain.targets.sagemaker.compile.places import paths_of
-from cloudtrain.targets.sagemaker.launch.shell import arrives_intact, is_plain_name, shell_tokens, uses_shell
+from cloudtrain.targets.sagemaker.launch.shell import arrives, is_plain_name, shell_tokens, uses_shell
 from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.rules.distribution import add_entrypoint_hint
 
@@ -173,14 +174,17 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
 
     Up to sagemaker-training 5.1.2, which all of AWS's images contain, the toolkit joins the script's arguments with
     blanks and passes them to `/bin/sh`. Text with blanks is split, `*` becomes file names, quotes vanish, an empty text
-    is lost, and text after a `;` is executed as a command (aws/sagemaker-training-toolkit, issue 128).
+    is lost, and text after a `;` is executed as a command (aws/sagemaker-training-toolkit, issue 128). Text with blanks
+    that is itself in quotes, such as `fsdp: '"full_shard auto_wrap"'`, is meant for this shell: the script gets it
+    without the quotes.
     """
     image = read(subject).image
     if read(subject).start.by != "toolkit" or image is None or image.toolkit is None:
         return
     parameters = resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job))
     for name, value in parameters.items():
-        if not arrives_intact(value, image.toolkit, script=subject.job.entry_point or "train.py"):
+        arrived = arrives(value, image.toolkit, script=subject.job.entry_point or "train.py")
+        if arrived != text_of(value) and not (arrived and " " in arrived and value in (f'"{arrived}"', f"'{arrived}'")):
             yield Fault(
                 f"the shell of toolkit {image.toolkit} would break `{name}`: `{value!r}`",
                 add_entrypoint_hint(
@@ -253,6 +257,7 @@ def reserved_parameter(subject: Subject) -> Iterator[Fault]:
 
     The toolkit and cloudtrain's launcher read hyperparameters that begin with `sagemaker_` and `cloudtrain_`, and do
     not pass them to the script. Some would change how the job starts. `mp_parameters` is reserved for `smp`.
+    Names for the toolkits of special images, such as the Training Compiler's, belong into `sagemaker_overrides`.
     """
     for name in subject.reading.parameters:
         if name.startswith(("sagemaker_", "cloudtrain_")):
