@@ -140,6 +140,20 @@ def test_a_sweep_without_a_value_ends_with_a_sentence(make_sweep: MakeSweep, mod
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("rates", "count"), [([0.1, 0.2, 0.3, 0.4], 3), (["x", 0.1, 0.2, 0.3], 4)])
+def test_trials_without_an_objective_stop_when_they_fail_alike(
+    make_sweep: MakeSweep, rates: list[object], count: int
+) -> None:
+    """Three failures with one reason end the sweep. Failures with several reasons do not, because each trial of
+    `--each` is a job of its own."""
+    fields = {"search": {"rate": rates}, "objective": None, "strategy": "grid", "trials": None}
+    run = ended(make_sweep(**fields, job={"hyperparameters": {"mode": "dead"}}))
+    assert run.state is ct.RunState.FAILED
+    assert len(run.trials()) == count
+    assert ("failed, so no more were started" in (run.last_status.reason or "")) == (count == 3)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["dead", "killed"])
 @pytest.mark.slow_after(1)
 def test_one_dead_trial_does_not_end_the_others(make_sweep: MakeSweep, mode: str) -> None:
