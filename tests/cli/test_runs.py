@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,21 @@ def test_wait_tells_by_its_exit_code(cli: Cli, scripted: Path, job: str, state: 
     as_json = cli("wait", name, "--json")
     assert as_json.code == code
     assert json.loads(as_json.out)["state"] == state
+
+
+def test_status_says_how_to_get_metrics(cli: Cli, scripted: Path, job: str) -> None:
+    """One line for a run that measured nothing: the call for a script, and a pattern that can be typed. If the job has
+    patterns, they match nothing. A failed run and one with metrics have other news."""
+    submitted(cli)
+    err = cli("status", "last").err
+    assert err.startswith("no metrics: call `runtime.report(loss=loss)`")
+    option = err[err.index("--set") :].split("`")[0]
+    submitted(cli, *shlex.split(option))
+    assert "no line of the output matches a pattern in the job's `metrics`: loss" in cli("status", "last").err
+    assert cli("status", "last", "--json").err == ""
+    for fields in ({"metrics": {"loss": 0.5}}, {"state": "failed"}):
+        fate(scripted, **fields)
+        assert cli("status", "last").err == ""
 
 
 @pytest.mark.slow
