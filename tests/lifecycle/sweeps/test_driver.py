@@ -290,6 +290,23 @@ def test_a_whole_grid_has_no_more_trials(make_sweep: MakeSweep) -> None:
         assert refused.value.hint == "submit another sweep with more values"
 
 
+@pytest.mark.slow
+def test_what_the_best_trial_wrote_is_offered(
+    make_sweep: MakeSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The end of a sweep whose trials leave the model folder empty offers the working files instead."""
+    script = tmp_path / "src" / "train.py"
+    make = make_sweep(trials=1)
+    script.write_text(script.read_text() + "open('model.pt', 'w').write('weights')\n")
+    run = ended(make)
+    assert run_command(["wait", run.name]) == 0
+    err = capsys.readouterr().err
+    assert f"`cloudtrain download {run.name} work/`" in err
+    assert "model/" not in err
+    assert run_command(["download", run.name, "work/", "--to", str(tmp_path / "copy")]) == 0
+    assert (tmp_path / "copy" / "model.pt").read_text() == "weights"
+
+
 def test_the_best_trial_is_known_at_the_end(make_sweep: MakeSweep, tmp_path: Path) -> None:
     """An input from a sweep that is running says to wait for the sweep."""
     (tmp_path / "src" / "train.py").write_text("import time\ntime.sleep(600)\n")
