@@ -289,6 +289,18 @@ def test_more_than_there_can_be_is_all(cli: Cli, scripted: Path, job: str) -> No
     assert cli("logs", "last", "--tail", many).out == cli("logs", "last").out != ""
 
 
+def test_a_beginning_of_many_names_says_how_many_more(cli: Cli, scripted: Path, job: str) -> None:
+    """The hint names five runs, and how to see the others."""
+    names = [submitted(cli) for _ in range(6)]
+    result = cli("logs", "digits")
+    words = " ".join(result.err.split())
+    assert "the names of 6 runs begin with `digits`" in words
+    assert all(f"`{name}`" in words for name in names[1:])
+    assert "`cloudtrain ps --all` lists the other 1" in words
+    submitted(cli, "--set", "name=other")
+    assert "lists the other" not in " ".join(cli("logs", "other").err.split())
+
+
 def test_status(cli: Cli, scripted: Path, job: str) -> None:
     """State, reason and last output; code 0 whatever the state; the same in JSON."""
     fate(scripted, state="failed", reason="rank 1 exited with 1: ValueError: no", details=TRACEBACK)
