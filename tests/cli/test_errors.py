@@ -106,6 +106,17 @@ def test_wrong_command_lines(cli: Cli, arguments: list[str], message: str, hint:
     assert "Value error" not in err
 
 
+def test_an_option_that_argparse_would_refuse_is_an_error(cli: Cli, job: str, clean_environment: Path) -> None:
+    """The job would fail after its machines have started. `--ignore` sends it anyway."""
+    script = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps')\nparser.parse_args()\n"
+    (clean_environment / "train.py").write_text(script)
+    result = cli("submit", job)
+    assert result.code == 2
+    assert "error: `epochs` is not an option of `train.py` [CT209]" in result.err
+    assert "use one of `steps`\n" in result.err
+    assert cli("plan", job, "--ignore", "CT209").code == 0
+
+
 def test_the_commands_of_other_tools_lead_to_ours() -> None:
     """Each word is offered a command that exists, and none hides one of ours."""
     from cloudtrain.cli.app import _ELSEWHERE, COMMANDS
