@@ -40,14 +40,57 @@ def _silent(words: Completion) -> Completion:
     return complete
 
 
-@_silent
-def runs(_: str) -> list[str]:
-    """Return `last` and the names of the newest runs in the store. No target is asked, so that TAB answers at once."""
+def _names_of_runs(beginnings: tuple[str, ...] = ("",), among: int = _MOST_RUNS) -> list[str]:
+    """Return `last` and the names of the runs whose keys have one of these beginnings, of the newest `among` runs in
+    the store. No target is asked, so that TAB answers at once."""
     from cloudtrain.lifecycle.schema import read_store
     from cloudtrain.targets.settings import load_settings
 
     with read_store(load_settings().state_dir) as store:
-        return [] if store is None else ["last", *(row.name for row in store.newest(limit=_MOST_RUNS))]
+        rows = [] if store is None else store.newest(limit=among)
+        names = [row.name for row in rows if row.key.startswith(beginnings)]
+        return [] if store is None else ["last", *names[:_MOST_RUNS]]
+
+
+@_silent
+def runs(_: str) -> list[str]:
+    return _names_of_runs()
+
+
+@_silent
+def sweeps(_: str) -> list[str]:
+    from cloudtrain.plans.states import SWEEP, TUNER
+
+    return _names_of_runs((SWEEP, TUNER), among=20 * _MOST_RUNS)
+
+
+@_silent
+def fields(_: str) -> list[str]:
+    """Return the fields of a job up to the `=`, as `--set` and `--each` take them, and the hyperparameters of earlier
+    runs."""
+    from cloudtrain.job.nodes import node_of_model
+    from cloudtrain.job.training import TrainingJob
+
+    job = node_of_model(TrainingJob)
+    nodes = {name: job.child(name) or job for name in job.field_names()}
+    names = [f"{name}=" for name, node in nodes.items() if node.kind in ("value", "list", "json")]
+    names += [f"{name}." for name, node in nodes.items() if node.kind == "map"]
+    names += [f"{name}.{inner}=" for name, node in nodes.items() for inner in node.field_names()]
+    return [*names, *(f"hyperparameters.{name}=" for name in hyperparameters(""))]
+
+
+@_silent
+def hyperparameters(_: str) -> list[str]:
+    """Return the names of the hyperparameters of all runs in the store."""
+    return _labels("hyperparameter")
+
+
+def _labels(kind: str) -> list[str]:
+    from cloudtrain.lifecycle.schema import read_store
+    from cloudtrain.targets.settings import load_settings
+
+    with read_store(load_settings().state_dir) as store:
+        return [] if store is None else store.label_keys(kind)
 
 
 def runs_and_jobs(incomplete: str) -> list[str]:
@@ -131,12 +174,7 @@ def states(_: str) -> list[str]:
 @_silent
 def groups(_: str) -> list[str]:
     """Return the values of `cost --by`: `job`, `month`, `target`, and `tag:KEY` for each tag of a run."""
-    from cloudtrain.lifecycle.schema import read_store
-    from cloudtrain.targets.settings import load_settings
-
-    with read_store(load_settings().state_dir) as store:
-        keys = [] if store is None else store.tag_keys()
-    return ["job", "month", "target", *(f"tag:{key}" for key in keys)]
+    return ["job", "month", "target", *(f"tag:{key}" for key in _labels("tag"))]
 
 
 @_silent
@@ -150,15 +188,13 @@ def run_names(which: str) -> Any:
     return typer.Argument(metavar="NAME...", help=text, autocompletion=runs, show_default=False)
 
 
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME",
-        help="A run: its name, the beginning of its name, its reference, or `last`.",
-        autocompletion=runs,
-        show_default=False,
-    ),
-]
+def _run_name(complete: Completion) -> Any:
+    text = "A run: its name, the beginning of its name, its reference, or `last`."
+    return typer.Argument(metavar="NAME", help=text, autocompletion=complete, show_default=False)
+
+
+RunName = Annotated[str, _run_name(runs)]
+SweepName = Annotated[str, _run_name(sweeps)]
 TargetName = Annotated[
     str | None,
     typer.Option(
@@ -184,6 +220,7 @@ Set = Annotated[
         "--set",
         metavar="FIELD=VALUE",
         help="Change a field of the job, for example hyperparameters.epochs=3. Repeatable.",
+        autocompletion=fields,
         show_default=False,
     ),
 ]

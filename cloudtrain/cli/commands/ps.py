@@ -41,7 +41,10 @@ def ps_command(
     tag: Annotated[
         list[str] | None, typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag. Repeatable.")
     ] = None,
-    where: Annotated[list[str] | None, typer.Option("--where", metavar="COMPARISON", help=_WHERE)] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="COMPARISON", help=_WHERE, autocompletion=options.hyperparameters),
+    ] = None,
     target: options.TargetOfRuns = None,
     profile: options.Profile = None,
     rehearsals: Annotated[
