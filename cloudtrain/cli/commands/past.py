@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -193,7 +194,7 @@ def code_command(
 
 
 def trials_command(
-    name: options.RunName,
+    name: options.SweepName,
     best: Annotated[
         int | None, typer.Option("--best", min=1, metavar="N", help="Show only the N best trials, the best first.")
     ] = None,
@@ -224,9 +225,18 @@ def trials_command(
     if json:
         print_json([trial.row() for trial in trials])
     elif csv:
-        rows = [trial.row() for trial in trials]
+        rows = [trial.row() | {"started": _time(trial.started), "ended": _time(trial.ended)} for trial in trials]
         print_csv(rows, dict.fromkeys(key for row in rows for key in row))
     elif trials:
         show(Document([trials_table(trials, objective)]), sys.stdout)
     else:
         say(f"`{sweep.name}` has started no trial yet")
+
+
+def _time(moment: float | None) -> str | None:
+    """Return a time as spreadsheets and pandas read it, such as `2026-11-22T10:00:00Z`; None if there is none, or if a
+    damaged journal has an impossible one."""
+    try:
+        return None if moment is None else f"{datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return None

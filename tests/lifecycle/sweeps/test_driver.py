@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -477,6 +478,8 @@ def test_an_array_from_the_command_line(
     rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
     assert rows[0][:5] == ["trial", "run", "state", "value", "values.mode"]
     assert [row[4:6] for row in rows[1:]] == [["good", "0.1"], ["good", "0.2"], ["silent", "0.1"], ["silent", "0.2"]]
+    times = [row[rows[0].index("ended")] for row in rows[1:]]
+    assert all(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").year > 2000 for text in times)
     assert run_command(["logs", "last", "--trial", "3"]) == 0
     assert "loss=1" in capsys.readouterr().out
     assert run_command(["status", "last"]) == 0
