@@ -66,7 +66,8 @@ def diff_command(
     """Compare two runs, jobs or plans: fields, request and code.
 
     A job is compiled for the target of the run or plan that it is compared with, unless you name a `--target`. The
-    exit code is 0 when nothing differs and 1 otherwise. The names of runs are not compared.
+    exit code is 0 when nothing differs and 1 otherwise. The names of runs are not compared. Of two runs, the results
+    that differ are shown, too; they do not change the exit code.
 
     \b
     Examples:
@@ -78,7 +79,7 @@ def diff_command(
     difference = ct.diff(before, after, target, profile=profile)
     if json:
         print_json(difference.to_dict())
-    elif not difference.equal:
+    elif not difference.equal or difference.results:
         show(difference.document(), sys.stdout)
     if not difference.equal:
         raise typer.Exit(1)
