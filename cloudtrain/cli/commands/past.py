@@ -214,7 +214,7 @@ def trials_command(
       cloudtrain trials last --csv > trials.csv
       cloudtrain trials last --json | jq ".[0].reason"
     """
-    from cloudtrain.cli.tables import ranked, trials_table
+    from cloudtrain.lifecycle.sweep_page import ranked, trials_table
     from cloudtrain.lifecycle.sweep_run import sweep_of
 
     if csv and json:

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 _LIMIT = typer.Option(
     "-n", "--limit", min=1, metavar="N", help="Show the newest N runs. Default: 20.", show_default=False
 )
-_WHERE = "Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable."
+_WHERE = typer.Option(
+    "--where",
+    metavar="COMPARISON",
+    help="Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable.",
+    autocompletion=options.hyperparameters,
+)
 
 
 def ps_command(
@@ -41,10 +46,7 @@ def ps_command(
     tag: Annotated[
         list[str] | None, typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag. Repeatable.")
     ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option("--where", metavar="COMPARISON", help=_WHERE, autocompletion=options.hyperparameters),
-    ] = None,
+    where: Annotated[list[str] | None, _WHERE] = None,
     target: options.TargetOfRuns = None,
     profile: options.Profile = None,
     rehearsals: Annotated[
@@ -177,7 +179,7 @@ def _say_how_to_get_metrics(run: Run) -> None:
 
 
 def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
-    from cloudtrain.cli.tables import sweep_document
+    from cloudtrain.lifecycle.sweep_page import sweep_document
     from cloudtrain.lifecycle.sweep_run import sweep_of
 
     sweep = sweep_of(run)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,15 @@ def test_a_sweep_runs_its_trials_and_knows_the_best(make_sweep: MakeSweep, tmp_p
     assert [item.name for item in ct.runs()] == [run.name]
     assert len(ct.runs(trials=True)) == 5
     assert run.download("logs/", tmp_path / "copy")
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_the_trials_and_their_curve(make_sweep: MakeSweep) -> None:
+    """The best trials as a table, and the history as a picture where matplotlib is installed."""
+    page = ended(make_sweep(trials=2))._repr_html_()
+    assert page.count("<tr>") >= 3
+    assert "Best trials" in page
+    assert ("data:image/png;base64," in page) == (find_spec("matplotlib") is not None)
 
 
 @pytest.mark.slow
