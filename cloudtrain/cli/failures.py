@@ -14,6 +14,7 @@ from typing import Any
 
 import typer
 
+from cloudtrain.cli.options import fields
 from cloudtrain.cli.terminal import discard, show, typed
 from cloudtrain.errors import CloudtrainError, PreflightError, UsageError, did_you_mean, more_about
 
@@ -138,8 +139,6 @@ _LIKENESS = 0.75
 def _field_hint(option: str, ctx: Any) -> str | None:
     """Return a hint for an option that the command does not have, such as `--epochs 3`: the `--set` for the field of
     the job with this name, or else for a hyperparameter. None for a short option."""
-    from cloudtrain.job.training import TrainingJob
-
     if not option.startswith("--"):
         return None
     words = [*ctx.meta.get(WORDS, ()), ""]
@@ -147,7 +146,7 @@ def _field_hint(option: str, ctx: Any) -> str | None:
     value = given[0].partition("=")[2] or (given[1] if not given[1].startswith("--") else "") or "true"
     name = option.removeprefix("--")
     field = name.replace("-", "_")
-    if field in TrainingJob.model_fields:
+    if f"{field}=" in fields(""):
         return f"to change this field of the job, write {typed('--set', f'{field}={value}')}"
     return f"for an option of your script, write {typed('--set', f'hyperparameters.{name}={value}')}"
 

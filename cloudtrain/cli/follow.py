@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO, cast
 
 from cloudtrain.cli.failures import EXIT_INTERRUPTED
 from cloudtrain.cli.live import LineFormat, LiveView
@@ -28,6 +28,7 @@ from cloudtrain.plans.status import duration_of, metrics_text, number
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.sweep_run import SweepRun
 
     OnStatus = Callable[[RunStatus], None] | None
 
@@ -134,11 +135,9 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
 
 def _best_trial(run: Run, status: RunStatus) -> Run | None:
     """Return the run of a sweep's best trial, whose files `download` copies; None if there is none."""
-    from cloudtrain.lifecycle.sweep_run import sweep_of
-
     best = status.metrics.get("best_trial")
     with suppress(CloudtrainError):
-        return None if best is None else sweep_of(run).trial(int(best))
+        return None if best is None else cast("SweepRun", run).trial(int(best))
     return None
 
 

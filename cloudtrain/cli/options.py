@@ -8,9 +8,12 @@ from contextlib import redirect_stderr
 from enum import Enum
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from cloudtrain.lifecycle.store import Store
 
 # Shell completion: the words offered after TAB. Completion never fails; after an error it offers nothing.
 #
@@ -40,28 +43,30 @@ def _silent(words: Completion) -> Completion:
     return complete
 
 
-def _names_of_runs(beginnings: tuple[str, ...] = ("",), among: int = _MOST_RUNS) -> list[str]:
-    """Return `last` and the names of the runs whose keys have one of these beginnings, of the newest `among` runs in
-    the store. No target is asked, so that TAB answers at once."""
+def _from_store(names: Callable[[Store], list[str]]) -> list[str]:
+    """Return names that the run store holds; none without a store. No target is asked, so that TAB answers at once."""
     from cloudtrain.lifecycle.schema import read_store
     from cloudtrain.targets.settings import load_settings
 
     with read_store(load_settings().state_dir) as store:
-        rows = [] if store is None else store.newest(limit=among)
-        names = [row.name for row in rows if row.key.startswith(beginnings)]
-        return [] if store is None else ["last", *names[:_MOST_RUNS]]
+        return [] if store is None else names(store)
 
 
 @_silent
 def runs(_: str) -> list[str]:
-    return _names_of_runs()
+    """Return `last` and the names of the newest runs in the store."""
+    return _from_store(lambda store: ["last", *(row.name for row in store.newest(limit=_MOST_RUNS))])
 
 
 @_silent
 def sweeps(_: str) -> list[str]:
     from cloudtrain.plans.states import SWEEP, TUNER
 
-    return _names_of_runs((SWEEP, TUNER), among=20 * _MOST_RUNS)
+    def names(store: Store) -> list[str]:
+        rows = store.newest(limit=20 * _MOST_RUNS)
+        return ["last", *(row.name for row in rows if row.key.startswith((SWEEP, TUNER)))]
+
+    return _from_store(names)
 
 
 @_silent
@@ -82,15 +87,7 @@ def fields(_: str) -> list[str]:
 @_silent
 def hyperparameters(_: str) -> list[str]:
     """Return the names of the hyperparameters of all runs in the store."""
-    return _labels("hyperparameter")
-
-
-def _labels(kind: str) -> list[str]:
-    from cloudtrain.lifecycle.schema import read_store
-    from cloudtrain.targets.settings import load_settings
-
-    with read_store(load_settings().state_dir) as store:
-        return [] if store is None else store.label_keys(kind)
+    return _from_store(lambda store: store.label_keys("hyperparameter"))
 
 
 def runs_and_jobs(incomplete: str) -> list[str]:
@@ -174,7 +171,7 @@ def states(_: str) -> list[str]:
 @_silent
 def groups(_: str) -> list[str]:
     """Return the values of `cost --by`: `job`, `month`, `target`, and `tag:KEY` for each tag of a run."""
-    return ["job", "month", "target", *(f"tag:{key}" for key in _labels("tag"))]
+    return ["job", "month", "target", *(f"tag:{key}" for key in _from_store(lambda store: store.label_keys("tag")))]
 
 
 @_silent

@@ -108,7 +108,9 @@ def test_wrong_command_lines(cli: Cli, arguments: list[str], message: str, hint:
 
 def test_an_option_that_argparse_would_refuse_is_an_error(cli: Cli, job: str, clean_environment: Path) -> None:
     """The job would fail after its machines have started. `--ignore` sends it anyway."""
-    script = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps')\nparser.parse_args()\n"
+    script = (
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps')\nparser.parse_args()\n"
+    )
     (clean_environment / "train.py").write_text(script)
     result = cli("submit", job)
     assert result.code == 2

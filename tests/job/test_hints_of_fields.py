@@ -153,7 +153,11 @@ def test_a_hint_that_is_followed_helps(line: str) -> None:
 @pytest.mark.parametrize(
     ("place", "name", "hint"),
     [
-        ("resources", "processes_per_instance", "it belongs under `distribution` with a `type` that has it: `type: torch`"),
+        (
+            "resources",
+            "processes_per_instance",
+            "it belongs under `distribution` with a `type` that has it: `type: torch`",
+        ),
         ("environment", "instance_type", "it belongs under `resources`"),
         ("resources", "processes_per_instanse", "did you mean"),
     ],
