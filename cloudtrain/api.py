@@ -406,7 +406,7 @@ def diff(
 def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
     """Load one side of the comparison: a run, a plan, or a job, which may be compiled for the other side's target."""
     from cloudtrain.lifecycle.find import run
-    from cloudtrain.lifecycle.past import Side
+    from cloudtrain.lifecycle.past import Side, results_of
     from cloudtrain.lifecycle.run import Run
 
     if isinstance(item, Plan):
@@ -425,7 +425,10 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
     if not isinstance(item, Run):
         return item
     sent_job = item.show()
-    return Side.of_run(sent_job.name, sent_job.ref, sent_job.kept)
+    status, reports = item.last_status, list[dict[str, float]]()
+    with suppress(CloudtrainError):  # without an answer of the target, what the last command saw
+        status, reports = item.status(), item.metrics()
+    return Side.of_run(sent_job.name, sent_job.ref, sent_job.kept, results_of(status, reports))
 
 
 def _plan_in(path: Path) -> Mapping[str, Any] | None:

@@ -246,15 +246,16 @@ class NameTaken(TargetError):
     code = "CT945"
 
 
-def did_you_mean(word: str, words: Iterable[str]) -> str | None:
-    """Return a hint with the nearest known word, or with all known words if none is near; None if no word is known."""
+def did_you_mean(word: str, words: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return a hint with the nearest known word, or with all known words if none is near; None if no word is known.
+    `likeness`, from 0 to 1, says how alike two near words are."""
     options = sorted(set(words))
     if not options:
         return None
     folded = {option.casefold(): option for option in reversed(options)}
     from difflib import get_close_matches  # importing it costs start-up time
 
-    near = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    near = get_close_matches(word.casefold(), folded, n=1, cutoff=likeness)
     if near:
         return f"did you mean `{folded[near[0]]}`?"
     return "use one of " + ", ".join(f"`{option}`" for option in options)

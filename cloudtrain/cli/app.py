@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as built
 
-from cloudtrain.cli.failures import COMPLETION_VARIABLE, EXIT_INTERRUPTED, EXIT_PIPE, guarded
+from cloudtrain.cli.failures import COMPLETION_VARIABLE, EXIT_INTERRUPTED, EXIT_PIPE, WORDS, guarded
 from cloudtrain.cli.terminal import discard, typed
 from cloudtrain.errors import UsageError, did_you_mean
 
@@ -64,6 +64,7 @@ class Command(TyperCommand):
             if end is not None and args[end].endswith(".py") and args[end + 1 :][:1] != ["--"]:
                 self._refuse_misplaced(args[end], args[end + 1 :])
                 args = [*args[: end + 1], "--", *args[end + 1 :]]
+        ctx.meta[WORDS] = tuple(args)
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except Exception as error:
@@ -273,7 +274,7 @@ _ELSEWHERE = {
         "check": "validate lint verify",
         "ps": "list ls get jobs runs history",
         "queue": "squeue sprio qstat",
-        "status": "describe info inspect state",
+        "status": "describe info inspect state metrics",
         "logs": "log tail output stream cat",
         "rerun": "resubmit retry restart repeat again requeue",
         "diff": "compare",
@@ -310,6 +311,12 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
         return f"did you mean {typed(PROGRAM, 'submit', word)}?"
     if word == "version":
         return f"did you mean `{PROGRAM} --version`?"
+    if word == "resume":
+        name = rest[0] if rest else "NAME"
+        return (
+            f"{typed(PROGRAM, 'rerun', name)} sends a run again, {typed(PROGRAM, 'continue', name)} continues a sweep; "
+            f"`{PROGRAM} rehearse job.yaml` tests locally that your script resumes from its checkpoint"
+        )
     command = _ELSEWHERE.get(word)
     if command is not None:
         same = rest if command in _OF_ONE and not any(argument.startswith("-") for argument in rest) else ()

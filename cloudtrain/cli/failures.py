@@ -8,12 +8,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from cloudtrain.cli.terminal import discard, show
+from cloudtrain.cli.options import fields
+from cloudtrain.cli.terminal import discard, show, typed
 from cloudtrain.errors import CloudtrainError, PreflightError, UsageError, did_you_mean, more_about
 
 EXIT_DEFECT = 70
@@ -32,6 +34,9 @@ _BadCommandLine: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.
 
 COMPLETION_VARIABLE = "_CLOUDTRAIN_COMPLETE"
 """Set by the shell when it asks for completions, while the user is in the middle of a line."""
+
+WORDS = "cloudtrain.words"
+"""The key under which Typer's context keeps the words of the command line, for the hint of an error."""
 
 
 def guarded(command: Callable[[], object]) -> int:
@@ -109,8 +114,11 @@ def _in_our_words(error: Any) -> UsageError:
     see_help = f"see `{path} --help`"
     option = getattr(error, "option_name", None)
     if option is not None and type(error).__name__ == "NoSuchOption":
-        near = did_you_mean(option, _options(error.ctx)) or ""
-        return UsageError(f"`{path}` has no option `{option}`", hint=near if near.startswith("did") else see_help)
+        options = _options(error.ctx)
+        of_job = _field_hint(option, error.ctx) if "--set" in options else None
+        near = did_you_mean(option, options, _LIKENESS if of_job else 0.6) or ""
+        near = near if near.startswith("did") else of_job or see_help
+        return UsageError(f"`{path}` has no option `{option}`", hint=near)
     param = getattr(error, "param", None)
     if type(error).__name__ == "MissingParameter" and param is not None:
         return UsageError(f"`{path}` needs {param.metavar or param.opts[0]}", hint=see_help)
@@ -122,6 +130,25 @@ def _in_our_words(error: Any) -> UsageError:
     if extra and "--set" in _options(error.ctx):
         see_help = f"to change a field of the job, write `--set {extra[1].rstrip(')')}`"
     return UsageError(text[:1].lower() + text[1:], hint=see_help)
+
+
+_LIKENESS = 0.75
+"""How alike an unknown option is to the one that was probably meant, where it may also be an option of the script."""
+
+
+def _field_hint(option: str, ctx: Any) -> str | None:
+    """Return a hint for an option that the command does not have, such as `--epochs 3`: the `--set` for the field of
+    the job with this name, or else for a hyperparameter. None for a short option."""
+    if not option.startswith("--"):
+        return None
+    words = [*ctx.meta.get(WORDS, ()), ""]
+    given = next(((word, after) for word, after in pairwise(words) if word.partition("=")[0] == option), (option, ""))
+    value = given[0].partition("=")[2] or (given[1] if not given[1].startswith("--") else "") or "true"
+    name = option.removeprefix("--")
+    field = name.replace("-", "_")
+    if f"{field}=" in fields(""):
+        return f"to change this field of the job, write {typed('--set', f'{field}={value}')}"
+    return f"for an option of your script, write {typed('--set', f'hyperparameters.{name}={value}')}"
 
 
 _SAID = {

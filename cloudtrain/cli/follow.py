@@ -10,9 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO, cast
 
 from cloudtrain.cli.failures import EXIT_INTERRUPTED
 from cloudtrain.cli.live import LineFormat, LiveView
@@ -27,6 +28,7 @@ from cloudtrain.plans.status import duration_of, metrics_text, number
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.sweep_run import SweepRun
 
     OnStatus = Callable[[RunStatus], None] | None
 
@@ -119,18 +121,24 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
     if status.state is RunState.STOPPED and status.started is None and status.reason:
         values = status.reason  # such as the run that it waited for
     say(f"`{run.name}` {word}{_after(status)}" + (f": {values}" if values else ""))
-    work = _working_files(run)
-    folder = _downloads_of(run, status, has_work=bool(work))
+    source = _best_trial(run, status) if run.is_sweep else run
+    work = {} if source is None else _working_files(source)
+    folder = "" if source is None else _downloads_of(source, status, has_work=bool(work))
     fetch = typed("cloudtrain", "download", run.name, folder) if folder else ""
     if work:
         them = "it" if len(work) == 1 else "them"
         copy = "" if folder == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
         say(_words_of(work) + copy)
-    if run.is_sweep:
-        fetch = f", {typed('cloudtrain', 'download', run.name, 'model/')}" if "best_trial" in status.metrics else ""
-        say(f"next: {typed('cloudtrain', 'trials', run.name)}{fetch}")
-    else:
-        say(f"next: {typed('cloudtrain', 'logs', run.name)}{fetch and f', {fetch}'}")
+    look = typed("cloudtrain", "trials" if run.is_sweep else "logs", run.name)
+    say(f"next: {look}{fetch and f', {fetch}'}")
+
+
+def _best_trial(run: Run, status: RunStatus) -> Run | None:
+    """Return the run of a sweep's best trial, whose files `download` copies; None if there is none."""
+    best = status.metrics.get("best_trial")
+    with suppress(CloudtrainError):
+        return None if best is None else cast("SweepRun", run).trial(int(best))
+    return None
 
 
 def _of_sweep(status: RunStatus) -> str:

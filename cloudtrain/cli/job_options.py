@@ -140,6 +140,7 @@ class SubmitOptions(NamedTuple):
             metavar="FIELD=VALUES",
             help="Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat the option to run "
             "every combination.",
+            autocompletion=options.fields,
             show_default=False,
         ),
     ] = None

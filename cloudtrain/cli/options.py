@@ -8,9 +8,12 @@ from contextlib import redirect_stderr
 from enum import Enum
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from cloudtrain.lifecycle.store import Store
 
 # Shell completion: the words offered after TAB. Completion never fails; after an error it offers nothing.
 #
@@ -40,14 +43,51 @@ def _silent(words: Completion) -> Completion:
     return complete
 
 
-@_silent
-def runs(_: str) -> list[str]:
-    """Return `last` and the names of the newest runs in the store. No target is asked, so that TAB answers at once."""
+def _from_store(names: Callable[[Store], list[str]]) -> list[str]:
+    """Return names that the run store holds; none without a store. No target is asked, so that TAB answers at once."""
     from cloudtrain.lifecycle.schema import read_store
     from cloudtrain.targets.settings import load_settings
 
     with read_store(load_settings().state_dir) as store:
-        return [] if store is None else ["last", *(row.name for row in store.newest(limit=_MOST_RUNS))]
+        return [] if store is None else names(store)
+
+
+@_silent
+def runs(_: str) -> list[str]:
+    """Return `last` and the names of the newest runs in the store."""
+    return _from_store(lambda store: ["last", *(row.name for row in store.newest(limit=_MOST_RUNS))])
+
+
+@_silent
+def sweeps(_: str) -> list[str]:
+    from cloudtrain.plans.states import SWEEP, TUNER
+
+    def names(store: Store) -> list[str]:
+        rows = store.newest(limit=20 * _MOST_RUNS)
+        return ["last", *(row.name for row in rows if row.key.startswith((SWEEP, TUNER)))]
+
+    return _from_store(names)
+
+
+@_silent
+def fields(_: str) -> list[str]:
+    """Return the fields of a job up to the `=`, as `--set` and `--each` take them, and the hyperparameters of earlier
+    runs."""
+    from cloudtrain.job.nodes import node_of_model
+    from cloudtrain.job.training import TrainingJob
+
+    job = node_of_model(TrainingJob)
+    nodes = {name: job.child(name) or job for name in job.field_names()}
+    names = [f"{name}=" for name, node in nodes.items() if node.kind in ("value", "list", "json")]
+    names += [f"{name}." for name, node in nodes.items() if node.kind == "map"]
+    names += [f"{name}.{inner}=" for name, node in nodes.items() for inner in node.field_names()]
+    return [*names, *(f"hyperparameters.{name}=" for name in hyperparameters(""))]
+
+
+@_silent
+def hyperparameters(_: str) -> list[str]:
+    """Return the names of the hyperparameters of all runs in the store."""
+    return _from_store(lambda store: store.label_keys("hyperparameter"))
 
 
 def runs_and_jobs(incomplete: str) -> list[str]:
@@ -131,12 +171,7 @@ def states(_: str) -> list[str]:
 @_silent
 def groups(_: str) -> list[str]:
     """Return the values of `cost --by`: `job`, `month`, `target`, and `tag:KEY` for each tag of a run."""
-    from cloudtrain.lifecycle.schema import read_store
-    from cloudtrain.targets.settings import load_settings
-
-    with read_store(load_settings().state_dir) as store:
-        keys = [] if store is None else store.tag_keys()
-    return ["job", "month", "target", *(f"tag:{key}" for key in keys)]
+    return ["job", "month", "target", *(f"tag:{key}" for key in _from_store(lambda store: store.label_keys("tag")))]
 
 
 @_silent
@@ -150,15 +185,13 @@ def run_names(which: str) -> Any:
     return typer.Argument(metavar="NAME...", help=text, autocompletion=runs, show_default=False)
 
 
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME",
-        help="A run: its name, the beginning of its name, its reference, or `last`.",
-        autocompletion=runs,
-        show_default=False,
-    ),
-]
+def _run_name(complete: Completion) -> Any:
+    text = "A run: its name, the beginning of its name, its reference, or `last`."
+    return typer.Argument(metavar="NAME", help=text, autocompletion=complete, show_default=False)
+
+
+RunName = Annotated[str, _run_name(runs)]
+SweepName = Annotated[str, _run_name(sweeps)]
 TargetName = Annotated[
     str | None,
     typer.Option(
@@ -184,6 +217,7 @@ Set = Annotated[
         "--set",
         metavar="FIELD=VALUE",
         help="Change a field of the job, for example hyperparameters.epochs=3. Repeatable.",
+        autocompletion=fields,
         show_default=False,
     ),
 ]

@@ -24,6 +24,7 @@ from cloudtrain.job.nodes import (
 from cloudtrain.job.other_tools import (
     distribution_hint,
     elsewhere_hint,
+    is_elsewhere,
     mapping_hint,
     other_tool_hint,
     other_type_hint,
@@ -51,7 +52,8 @@ def unknown_field(
     whole = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, names)
     hint = training_hint(name, parent) or other_tool_hint(name, parent, whole, names)
-    if hint is None and not (near or "").startswith("did you mean"):
+    is_near = (near or "").startswith("did you mean") and not is_elsewhere(name, parent, whole)
+    if hint is None and not is_near:
         hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
     hint = hint or near or "remove it"
     return Wording(f"`{shortened(name)}` is not a field of {_owner(parent, path[:-1])}", hint, "CT010")

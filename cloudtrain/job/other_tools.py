@@ -110,6 +110,12 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
     return f"it belongs under `{above}`" if above else f"`{field}` belongs at the top of the job"
 
 
+def is_elsewhere(name: str, parent: SchemaNode, root: SchemaNode) -> bool:
+    """Return whether a field with exactly this name exists at another position of the job. It is more likely the one
+    that was meant than a field of `parent` with a similar name."""
+    return _home(name, parent, root) is not None
+
+
 def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None:
     """Return a hint if the field at `path` belongs to another `type` than the chosen one, such as another distribution;
     None if no type has the field."""

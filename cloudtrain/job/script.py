@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.documents.document import Unreadable, parse_python, read_text
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import UsageError, shortened
 from cloudtrain.job.nodes import MAX_JOB_NAME
 from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, argv_of
 
@@ -115,7 +115,8 @@ def distribution_of(script: Path) -> str | None:
         raise UsageError(f"`{script}`: {error.problem.message}", hint=error.problem.hint, code="CT903") from None
     except SyntaxError as error:
         hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
-        raise UsageError(f"`{script}` is not Python: {error.msg}", hint=hint, code="CT903") from None
+        line = f": `{shortened(error.text.strip())}`" if error.text and error.text.strip() else ""
+        raise UsageError(f"`{script}` is not Python: {error.msg}{line}", hint=hint, code="CT903") from None
     imported = _imports(tree)
     return next((distribution for name, distribution in _LIBRARIES.items() if name in imported), None)
 

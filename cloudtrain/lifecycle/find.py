@@ -66,10 +66,15 @@ def run(name: str) -> Run:
         names = ", ".join(f"`{row.name}`" for row in rows[:5])
         raise RunNotFound(
             f"the names of {len(rows)} runs begin with `{name}`",
-            hint=f"write one of the full names: {names}",
+            hint=f"write one of the full names: {names}{_rest_of(rows[5:])}",
             code="CT932",
         )
     return run_of_record(rows[0], settings, elsewhere=elsewhere)
+
+
+def _rest_of(rows: Sequence[RunRecord]) -> str:
+    """Return the end of a hint that names some of several runs: how to list the other `rows`, if any."""
+    return f"; `cloudtrain ps --all` lists the other {len(rows)}" if rows else ""
 
 
 def runs(

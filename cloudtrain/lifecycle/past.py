@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,8 @@ from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Table
 from cloudtrain.plans.plan import Plan, Printable
-from cloudtrain.plans.states import RunRef
+from cloudtrain.plans.states import PLACES, RunRef, RunStatus
+from cloudtrain.plans.status import PROGRESS, duration_of, number
 from cloudtrain.system.git import Commit
 from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import Settings
@@ -116,6 +118,7 @@ class Side:
         record: the data that the store keeps for a run, or would keep for a job; None for a plan, which has none.
         tree: the code on disk; None for a run.
         ref: the run's reference.
+        results: what came out of a run, by its label, such as `state` or the name of a metric.
     """
 
     title: str
@@ -123,11 +126,12 @@ class Side:
     record: JobRecord | None = None
     tree: Tree | None = None
     ref: RunRef | None = None
+    results: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
-    def of_run(cls, title: str, ref: RunRef, record: JobRecord) -> Side:
+    def of_run(cls, title: str, ref: RunRef, record: JobRecord, results: Mapping[str, object] | None = None) -> Side:
         """Return the side that describes a run."""
-        return cls(title, record.plan, record, ref=ref)
+        return cls(title, record.plan, record, ref=ref, results=results or {})
 
     @classmethod
     def of_job(cls, title: str, ready: Ready) -> Side:
@@ -163,6 +167,7 @@ class Difference(Printable):
         target, job, request: the values that differ in the target and its settings, the job, and the request. `job`
             is None if one side is a plan, because a plan contains no job.
         code: the files that differ; None if one side is a plan.
+        results: the states, durations, costs and metrics of two runs that differ. They do not count for `equal`.
         notes: parts that could not be compared, with the reasons.
     """
 
@@ -174,6 +179,7 @@ class Difference(Printable):
     code: tuple[FileChange, ...] | None = ()
     bundles: tuple[str | None, str | None] = (None, None)
     notes: tuple[str, ...] = field(default=(), compare=False)
+    results: tuple[Change, ...] = field(default=(), compare=False)
 
     @property
     def equal(self) -> bool:
@@ -196,6 +202,7 @@ class Difference(Printable):
             "code": None if self.code is None else [item.to_dict() for item in self.code],
             "bundles": list(self.bundles),
             "notes": list(self.notes),
+            "results": [item.to_dict() for item in self.results],
         }
 
     def document(self) -> Document:
@@ -211,8 +218,25 @@ class Difference(Printable):
         elif not self._same_code:
             names = [name or "none" for name in self.bundles]
             blocks += [Heading("Code"), Table(("", self.before, self.after), [("bundle", *names)])]
+        if self.results:
+            rows = [(str(item.path[0]), shown(item.before), shown(item.after)) for item in self.results]
+            blocks += [Heading("Results"), Table(("", self.before, self.after), rows)]
         blocks += [Notice("notice", note) for note in self.notes]
         return Document(blocks)
+
+
+def results_of(status: RunStatus, reports: Sequence[Mapping[str, float]]) -> dict[str, object]:
+    """Return what came out of a run, by its label: the state, the duration, the billed cost, and of each metric the
+    last value and the lowest or highest one."""
+    results: dict[str, object] = {"state": str(status.state), "duration": duration_of(status)}
+    results |= {} if status.cost is None else {"cost": f"${status.cost:,.2f}"}
+    for name in dict.fromkeys(name for report in reports for name in report if name not in (*PLACES, *PROGRESS)):
+        values = [report[name] for report in reports if name in report]
+        word, best = ("lowest", min) if name.lower().endswith(("loss", "error", "perplexity")) else ("highest", max)
+        numbers = [value for value in values if isfinite(value)]
+        results[f"last {name}"] = number(values[-1]) if isfinite(values[-1]) else str(values[-1])
+        results |= {f"{word} {name}": number(best(numbers))} if numbers else {}
+    return results
 
 
 def difference(before: Side, after: Side, settings: Settings) -> Difference:
@@ -239,6 +263,7 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
         code=code,
         bundles=(before.bundle, after.bundle),
         notes=tuple(notes),
+        results=tuple(changes_between(before.results, after.results)) if before.results and after.results else (),
     )
 
 

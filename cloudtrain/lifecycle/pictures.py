@@ -156,6 +156,12 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
     return dict.fromkeys(trials[0].values, 0.0) | {name: float(share) for name, share in importances.items()}
 
 
+def png_of(figure: Figure) -> bytes:
+    file = BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
 def _figure(size: tuple[float, float]) -> Figure:
     """Return an empty figure that notebooks show, even without pyplot. It opens no window."""
     try:
@@ -166,9 +172,7 @@ def _figure(size: tuple[float, float]) -> Figure:
 
     class Picture(Figure):
         def _repr_png_(self) -> bytes:
-            file = BytesIO()
-            self.savefig(file, format="png")
-            return file.getvalue()
+            return png_of(self)
 
     return Picture(figsize=size, layout="constrained")
 

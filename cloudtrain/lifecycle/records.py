@@ -195,7 +195,8 @@ class Condition(NamedTuple):
         return None if self.kind == "tag" else number(self.value)
 
 
-_CONDITION = r"\s*(?P<key>[^\s<>=!]+)\s*(?P<operator><=|>=|!=|==|=|<|>)\s*(?P<value>.*?)\s*"
+_CONDITION = r"\s*(?P<key>[^\s<>=!]+)\s*(?P<operator><=|>=|!=|==|=|<|>)\s*(?P<value>(?![<>=!]).*?)\s*"
+"""A comparison. A value that begins with another operator, as in `lr>>0.1`, is a mistake."""
 
 
 def condition_of(text: str) -> Condition:

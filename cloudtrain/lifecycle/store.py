@@ -274,9 +274,9 @@ class Store:
             tags.setdefault(text(name), {})[text(key)] = text(value)
         return tags
 
-    def tag_keys(self) -> list[str]:
-        """Return the keys of all tags of runs."""
-        rows = self._db.execute("SELECT DISTINCT CAST(key AS TEXT) FROM labels WHERE kind = 'tag' ORDER BY 1")
+    def label_keys(self, kind: str) -> list[str]:
+        """Return the keys of all labels of runs of one kind, `tag` or `hyperparameter`."""
+        rows = self._db.execute("SELECT DISTINCT CAST(key AS TEXT) FROM labels WHERE kind = ? ORDER BY 1", (kind,))
         return [key for (key,) in rows]
 
     def get(self, name: str) -> RunRecord | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 import sys
 import time
@@ -151,11 +152,14 @@ class Driver:
         return 0 if self._hopeless() is not None else number
 
     def _hopeless(self) -> str | None:
-        """Return the reason why no more trials are started: all trials so far have failed. Return None if the sweep
-        continues."""
+        """Return the reason why no more trials are started: all trials so far have failed, without an objective for the
+        same reason. Return None if the sweep continues."""
         trials = self._journal.study.ended
         first = [trial for trial in trials if trial.state is RunState.FAILED]
-        if len(first) < _HOPELESS or len(first) < len(trials) or self._sweep.objective is None:
+        if len(first) < _HOPELESS or len(first) < len(trials):
+            return None
+        reasons = {re.sub(r"\d+", "", trial.reason or "") for trial in first}
+        if self._sweep.objective is None and len(reasons) > 1:  # the jobs of `--each` are independent of each other
             return None
         again = f"`cloudtrain rerun {self._folder.name}` repeats them"
         return f"the first {len(first)} trials failed, so no more were started: {first[0].reason}; {again}"

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
+from cloudtrain.errors import CloudtrainError, MissingExtra, RunNotFound, UsageError
 from cloudtrain.job.sweep import Objective
 from cloudtrain.lifecycle.once import Watch, find_service
-from cloudtrain.lifecycle.pictures import history, importance, parallel_coordinates, slices
+from cloudtrain.lifecycle.pictures import history, importance, parallel_coordinates, png_of, slices
 from cloudtrain.lifecycle.run import Run
 from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.sweep_page import SweepCost, sweep_document
 from cloudtrain.lifecycle.sweep_service import SweepService, trials_key
 from cloudtrain.machines.table import over
+from cloudtrain.plans.html import to_html
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import SWEEP, ListedRun, RunRef, RunState, RunStatus, Trial, best_of, service_name
 from cloudtrain.targets.contract import Tuner
@@ -182,6 +185,15 @@ class SweepRun(Run):
         """Plot one line for each trial through all its hyperparameters. Needs matplotlib."""
         return parallel_coordinates(self.trials(), self.objective)
 
+    def _repr_html_(self) -> str:
+        status, trials = self.status(), self.trials()
+        cost = self.cost(status, trials)
+        page = to_html(sweep_document(self.name, str(self.ref), status, trials, self.objective, {}, cost))
+        with suppress(MissingExtra, UsageError):  # without matplotlib or a value, the page has no curve
+            picture = b64encode(png_of(history(trials, self.objective))).decode()
+            page += f'<img alt="the objective of each trial" src="data:image/png;base64,{picture}">\n'
+        return page
+
     @property
     def directory(self) -> Path | None:
         """The sweep's folder on this machine; None for a tuner's sweep."""
@@ -271,18 +283,6 @@ def sweep_of(run: Run) -> SweepRun:
         hint = "`cloudtrain ps` lists the runs; a sweep's file says `kind: sweep`"
         raise UsageError(f"`{run.name}` is not a sweep", hint=hint, code="CT991")
     return run
-
-
-class SweepCost(NamedTuple):
-    """The cost of a sweep in US dollars, at list prices.
-
-    Attributes:
-        spent: the cost of all trials so far, including running trials.
-        left: the maximum further cost of running and future trials; None if a trial has no time limit.
-    """
-
-    spent: float
-    left: float | None
 
 
 class _Part(NamedTuple):

@@ -178,6 +178,9 @@ class Printable(ABC):
         middle lines of a very long request are replaced by the number of omitted lines."""
         return to_text(self.document(), width=width, color=color)
 
+    def __str__(self) -> str:
+        return self.to_text().rstrip("\n")
+
     def _repr_html_(self) -> str:
         from cloudtrain.plans.html import to_html
 
@@ -310,6 +313,10 @@ class Plan(Printable):
                 blocks.append(Section("Processes", [*_process_blocks(self.processes)]))
             blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*request_blocks(self.request)]))
         return hide(Document(blocks), self.hidden)
+
+    def __str__(self) -> str:
+        """Return the summary and the findings. `to_text()` returns the whole plan."""
+        return to_text(self.document(whole=False), width=80).rstrip("\n")
 
     def to_html(self) -> str:
         """Return the whole plan as one self-contained `<div>`."""

@@ -153,7 +153,7 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, hint, ("hyperparameters", "schedule"))
 
 
-@rule("CT209", Level.WARNING)
+@rule("CT209", Level.ERROR)
 def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     """The script does not accept a hyperparameter.
 
@@ -177,7 +177,7 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     options = options_of_script(text)
     if options is None:
         return
-    candidates = sorted(option for option in options if not option.startswith("no-") and len(option) > 1)
+    candidates = sorted(name for name in options - {"help"} if not name.startswith("no-") and len(name) > 1)
     for name, value in names.items():
         is_sent = _PARAMETER_NAME.fullmatch(name) and not (subject.job.bare_flags and value is False)
         if is_sent and not any(option.startswith(name) for option in options):  # argparse takes beginnings of names

@@ -20,7 +20,7 @@ class ScriptedTarget(FileTarget):
 
 
 class ScriptedService(FileService):
-    """`fate.json`: {"state": ..., "states": {run: state, ...}, "lines": [[rank, text], ...], "interrupt": bool, ...fields of RunStatus}."""
+    """`fate.json`: {"state": ..., "states": {run: state, ...}, "lines": [[rank, text], ...], "lines_of": {run: lines}, "interrupt": bool, ...fields of RunStatus}."""
 
     @property
     def _fate(self) -> dict[str, Any]:
@@ -44,7 +44,8 @@ class ScriptedService(FileService):
         self, ref: RunRef, *, follow: bool = False, rank: int | None = None, instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:  # fmt: skip
-        for number, (of_rank, text) in enumerate(self._fate.get("lines", ())):
+        lines = self._fate.get("lines_of", {}).get(ref.name, self._fate.get("lines", ()))
+        for number, (of_rank, text) in enumerate(lines):
             if rank in (None, of_rank) and instance in (None, 0):
                 yield LogLine(100.25 + number, 0, of_rank, "stdout", text)
         if follow and self._fate.get("interrupt"):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cli.app import run_command
+from cloudtrain.lifecycle.schema import open_store
 from tests.cli.conftest import Cli
 
 REPOSITORY = Path(__file__).parents[2]
@@ -56,6 +57,27 @@ def test_run_names(cli: Cli, scripted: Path, job: str) -> None:
     assert complete("cloudtrain logs dig") == [name]
     assert complete("cloudtrain status ") == ["last", name]
     assert complete("cloudtrain stop x") == []
+
+
+def test_only_sweeps_have_trials(cli: Cli, scripted: Path, job: str, state_dir: Path) -> None:
+    """`trials` does not offer ordinary runs."""
+    names = [cli("submit", job, "--detach").out.strip() for _ in range(2)]
+    with open_store(state_dir) as store:
+        row = store.get(names[0])
+        assert row is not None
+        store._db.execute("UPDATE runs SET key = ? WHERE name = ?", (f"sweep:{row.key}", names[0]))
+    assert complete("cloudtrain trials ") == ["last", names[0]]
+    assert complete("cloudtrain logs ") == ["last", *reversed(names)]
+
+
+def test_fields_and_hyperparameters(cli: Cli, scripted: Path, job: str) -> None:
+    """`--set` and `--each` take the fields of a job, and the hyperparameters that earlier runs had; so does `--where`."""
+    assert complete("cloudtrain submit job.yaml --set resources.instance_t") == ["resources.instance_type="]
+    assert complete("cloudtrain plan job.yaml --set max_r") == ["max_runtime="]
+    assert complete("cloudtrain plan job.yaml --set hyperp") == ["hyperparameters."]
+    cli("submit", job, "--detach")
+    assert complete("cloudtrain submit job.yaml --each hyperparameters.e") == ["hyperparameters.epochs="]
+    assert complete("cloudtrain ps --where e") == ["epochs"]
 
 
 def test_job_files_folders_and_bundled_scripts(clean_environment: Path) -> None:

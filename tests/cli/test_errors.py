@@ -58,6 +58,13 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         (["submit", "a b.py"], "there is no script `a b.py`", "name a Python file or a job file"),
         (["logs", "last", "--tail"], "option `--tail` requires an argument", "see `cloudtrain logs --help`"),
         (["submit"], "`cloudtrain submit` needs JOB", "see `cloudtrain submit --help`"),
+        (["submit", "j.yaml", "--epochs", "3"], "no option `--epochs`", "`--set hyperparameters.epochs=3`"),
+        (["submit", "j.yaml", "--epochs=3"], "no option `--epochs`", "`--set hyperparameters.epochs=3`"),
+        (["plan", "j.yaml", "--amp", "--bf16"], "no option `--amp`", "`--set hyperparameters.amp=true`"),
+        (["rerun", "last", "--max-runtime", "2h"], "no option `--max-runtime`", "`--set max_runtime=2h`"),
+        (["logs", "last", "--epochs", "3"], "no option `--epochs`", "see `cloudtrain logs --help`"),
+        (["metrics", "last"], "there is no command `metrics`", "did you mean `cloudtrain status last`?"),
+        (["resume", "last"], "there is no command `resume`", "`cloudtrain rerun last` sends a run again"),
         (["submit", "j.yaml", "--insances", "2"], "has no option `--insances`", "did you mean `--instances`?"),
         (["ps", "-n", "0"], "`--limit`: it must be at least 1", "write `--limit 1` or more"),
         (
@@ -67,6 +74,8 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         ),
         (["plan", "j.yaml", "--format", "csv"], "`csv` is not one of `text`, `json`", "use one of `aws-cli`, `az-cli`"),
         (["ps", "--where", "epochs"], "`epochs` is not a condition", "hint: "),
+        (["ps", "--where", "lr>>0.1"], "`lr>>0.1` is not a condition", "`learning_rate<0.01`"),
+        (["ps", "--where", "lr===1"], "`lr===1` is not a condition", "`learning_rate<0.01`"),
         (["logs", "last", "--rank", "two"], "`--rank`: it is not a whole number", "write for example `--rank 1`"),
         (
             ["instances", "--max-price", "much"],
@@ -95,6 +104,19 @@ def test_wrong_command_lines(cli: Cli, arguments: list[str], message: str, hint:
     assert "\n\nhint: " in err
     assert hint is None or hint in err
     assert "Value error" not in err
+
+
+def test_an_option_that_argparse_would_refuse_is_an_error(cli: Cli, job: str, clean_environment: Path) -> None:
+    """The job would fail after its machines have started. `--ignore` sends it anyway."""
+    script = (
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps')\nparser.parse_args()\n"
+    )
+    (clean_environment / "train.py").write_text(script)
+    result = cli("submit", job)
+    assert result.code == 2
+    assert "error: `epochs` is not an option of `train.py` [CT209]" in result.err
+    assert "use one of `steps`\n" in result.err
+    assert cli("plan", job, "--ignore", "CT209").code == 0
 
 
 def test_the_commands_of_other_tools_lead_to_ours() -> None:

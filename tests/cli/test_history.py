@@ -304,6 +304,26 @@ def test_diff_of_two_runs(cli: Cli, scripted: Path, job: str) -> None:
     assert ct.diff(ct.run(first), second).to_dict()["job"] == data["job"]
 
 
+def test_diff_of_two_runs_shows_what_came_out(cli: Cli, scripted: Path, job: str) -> None:
+    """The state and the last and best values of the metrics; an equal job stays equal."""
+    first, second = submitted(cli, job), submitted(cli, job)
+    lines = {first: ["loss=0.5 acc=0.7", "loss=0.25 acc=0.9", "loss=0.3 acc=0.8"], second: ["loss=nan acc=0.8"]}
+    texts = {name: [[0, f"[metrics] step={step} {text}"] for step, text in enumerate(lines[name])] for name in lines}
+    fate = {"lines_of": texts, "states": {second: "failed"}}
+    (scripted / "fate.json").write_text(json.dumps(fate))
+    result = cli("diff", first, second)
+    assert result.code == 0
+    assert [line.split() for line in result.out.splitlines()[2:]] == [
+        ["state", "succeeded", "failed"],
+        ["last", "loss", "0.3", "nan"],
+        ["lowest", "loss", "0.25", "(not", "set)"],
+        ["highest", "acc", "0.9", "0.8"],
+    ]
+    data = json.loads(cli("diff", first, second, "--json").out)
+    assert data["equal"] is True
+    assert data["results"][0] == {"field": "state", "before": "succeeded", "after": "failed"}
+
+
 def test_diff_of_files_and_plans(cli: Cli, scripted: Path, job: str, tmp_path: Path) -> None:
     """A job file is compared as it would be sent; a plan by its request."""
     name = submitted(cli, job)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cli.tables import trials_table
 from cloudtrain.lifecycle.study import lines_of
+from cloudtrain.lifecycle.sweep_page import trials_table
 from cloudtrain.plans.states import Trial
 from tests.cli.conftest import Cli
 

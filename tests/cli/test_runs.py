@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,21 @@ def test_wait_tells_by_its_exit_code(cli: Cli, scripted: Path, job: str, state: 
     as_json = cli("wait", name, "--json")
     assert as_json.code == code
     assert json.loads(as_json.out)["state"] == state
+
+
+def test_status_says_how_to_get_metrics(cli: Cli, scripted: Path, job: str) -> None:
+    """One line for a run that measured nothing: the call for a script, and a pattern that can be typed. If the job has
+    patterns, they match nothing. A failed run and one with metrics have other news."""
+    submitted(cli)
+    err = cli("status", "last").err
+    assert err.startswith("no metrics: call `runtime.report(loss=loss)`")
+    option = err[err.index("--set") :].split("`")[0]
+    submitted(cli, *shlex.split(option))
+    assert "no line of the output matches a pattern in the job's `metrics`: loss" in cli("status", "last").err
+    assert cli("status", "last", "--json").err == ""
+    for fields in ({"metrics": {"loss": 0.5}}, {"state": "failed"}):
+        fate(scripted, **fields)
+        assert cli("status", "last").err == ""
 
 
 @pytest.mark.slow
@@ -271,6 +287,18 @@ def test_more_than_there_can_be_is_all(cli: Cli, scripted: Path, job: str) -> No
     assert cli("ps", "-n", many, "--state", "succeeded").out == cli("ps", "--all").out
     assert cli("ps", "-n", many, "--target", "local").code == 0
     assert cli("logs", "last", "--tail", many).out == cli("logs", "last").out != ""
+
+
+def test_a_beginning_of_many_names_says_how_many_more(cli: Cli, scripted: Path, job: str) -> None:
+    """The hint names five runs, and how to see the others."""
+    names = [submitted(cli) for _ in range(6)]
+    result = cli("logs", "digits")
+    words = " ".join(result.err.split())
+    assert "the names of 6 runs begin with `digits`" in words
+    assert all(f"`{name}`" in words for name in names[1:])
+    assert "`cloudtrain ps --all` lists the other 1" in words
+    submitted(cli, "--set", "name=other")
+    assert "lists the other" not in " ".join(cli("logs", "other").err.split())
 
 
 def test_status(cli: Cli, scripted: Path, job: str) -> None:

@@ -231,10 +231,12 @@ def test_mistakes(cli: Cli, script: str, clean_environment: Path) -> None:
     """What is wrong is said with a code and a hint, and nothing is overwritten."""
     (clean_environment / "job.yaml").write_text(f"name: a\nentry_point: {script}\n")
     (clean_environment / "bad.py").write_text("def (:\n")
+    (clean_environment / "half.py").write_text("x = 1\ny = = 3\n")
     (clean_environment / "none.py").write_text("print(1)\n")
     for wrong, said in (
         (["submit", "absent.py"], "there is no script `absent.py`"),
         (["submit", "bad.py"], "is not Python"),
+        (["submit", "half.py"], "invalid syntax: `y = = 3`"),
         (["plan", "job.yaml", "--", "--epochs", "3"], "`job.yaml` is a job file, which takes no arguments"),
         (["check", "job.yaml", "--gpu", "H100"], "`--gpu` works only with a script"),
         (["plan", "--save-job", "job.yaml", script], "`job.yaml` already exists"),

@@ -77,6 +77,7 @@ distribution: {type: mpi, options: 3}
 distribution: {type: smp, version: 3}
 distribution: {type: smp, version: 2, mpi_options: x}
 processes_per_instance: 4
+resources: {processes_per_instance: 4}
 instance_type: ml.g5.xlarge
 instance_cuont: 2
 command: python train.py
@@ -147,6 +148,24 @@ def test_a_hint_that_is_followed_helps(line: str) -> None:
     mended = follow(data, before[0])
     assert (mended is None) == (line in HUMAN), before[0].hint
     assert mended is None or problems(mended) == before[1:], f"{before[0].hint}: {mended}"
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "hint"),
+    [
+        (
+            "resources",
+            "processes_per_instance",
+            "it belongs under `distribution` with a `type` that has it: `type: torch`",
+        ),
+        ("environment", "instance_type", "it belongs under `resources`"),
+        ("resources", "processes_per_instanse", "did you mean"),
+    ],
+)
+def test_a_field_at_the_wrong_place_is_not_a_similar_one(place: str, name: str, hint: str) -> None:
+    """A field that exists elsewhere is the one that was meant, even if one of this place has nearly its name."""
+    [problem] = problems({"name": "job", "entry_point": "train.py", place: {name: 2}})
+    assert (problem.hint or "").startswith(hint)
 
 
 @pytest.mark.parametrize(

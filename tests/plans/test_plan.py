@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -100,6 +101,17 @@ def test_summary_leaves_the_request_out() -> None:
     assert "processes" in text
     assert "[LO201]" in text
     assert '"version"' not in text
+
+
+def test_print_shows_the_summary_and_the_findings() -> None:
+    """`print(plan)` is what a submit prints, without the secrets, the processes and the request."""
+    from cloudtrain.plans.document import to_text
+
+    plan = replace(plan_for().with_findings((FINDING,)), hidden=("digits",))
+    assert str(plan) + "\n" == to_text(plan.document(whole=False))
+    assert "[LO201]" in str(plan)
+    assert "digits" not in str(plan)
+    assert len(str(plan).splitlines()) < 20 < len(plan.to_text().splitlines())
 
 
 def test_notebook_gets_html_and_text() -> None:

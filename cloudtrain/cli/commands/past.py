@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,7 +66,8 @@ def diff_command(
     """Compare two runs, jobs or plans: fields, request and code.
 
     A job is compiled for the target of the run or plan that it is compared with, unless you name a `--target`. The
-    exit code is 0 when nothing differs and 1 otherwise. The names of runs are not compared.
+    exit code is 0 when nothing differs and 1 otherwise. The names of runs are not compared. Of two runs, the results
+    that differ are shown, too; they do not change the exit code.
 
     \b
     Examples:
@@ -77,7 +79,7 @@ def diff_command(
     difference = ct.diff(before, after, target, profile=profile)
     if json:
         print_json(difference.to_dict())
-    elif not difference.equal:
+    elif not difference.equal or difference.results:
         show(difference.document(), sys.stdout)
     if not difference.equal:
         raise typer.Exit(1)
@@ -193,7 +195,7 @@ def code_command(
 
 
 def trials_command(
-    name: options.RunName,
+    name: options.SweepName,
     best: Annotated[
         int | None, typer.Option("--best", min=1, metavar="N", help="Show only the N best trials, the best first.")
     ] = None,
@@ -212,7 +214,7 @@ def trials_command(
       cloudtrain trials last --csv > trials.csv
       cloudtrain trials last --json | jq ".[0].reason"
     """
-    from cloudtrain.cli.tables import ranked, trials_table
+    from cloudtrain.lifecycle.sweep_page import ranked, trials_table
     from cloudtrain.lifecycle.sweep_run import sweep_of
 
     if csv and json:
@@ -224,9 +226,18 @@ def trials_command(
     if json:
         print_json([trial.row() for trial in trials])
     elif csv:
-        rows = [trial.row() for trial in trials]
+        rows = [trial.row() | {"started": _time(trial.started), "ended": _time(trial.ended)} for trial in trials]
         print_csv(rows, dict.fromkeys(key for row in rows for key in row))
     elif trials:
         show(Document([trials_table(trials, objective)]), sys.stdout)
     else:
         say(f"`{sweep.name}` has started no trial yet")
+
+
+def _time(moment: float | None) -> str | None:
+    """Return a time as spreadsheets and pandas read it, such as `2026-11-22T10:00:00Z`; None if there is none, or if a
+    damaged journal has an impossible one."""
+    try:
+        return None if moment is None else f"{datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -12,7 +12,7 @@ from cloudtrain.cli import options
 from cloudtrain.cli.options import LogLevel
 from cloudtrain.cli.runs import goes_on, moment_of, require_consent, run_named, seconds_of, status_json
 from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, show_table, typed
-from cloudtrain.errors import NothingWritten, UsageError, did_you_mean
+from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean
 from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
 from cloudtrain.plans.states import RunState
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 _LIMIT = typer.Option(
     "-n", "--limit", min=1, metavar="N", help="Show the newest N runs. Default: 20.", show_default=False
 )
-_WHERE = "Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable."
+_WHERE = typer.Option(
+    "--where",
+    metavar="COMPARISON",
+    help="Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable.",
+    autocompletion=options.hyperparameters,
+)
 
 
 def ps_command(
@@ -41,7 +46,7 @@ def ps_command(
     tag: Annotated[
         list[str] | None, typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag. Repeatable.")
     ] = None,
-    where: Annotated[list[str] | None, typer.Option("--where", metavar="COMPARISON", help=_WHERE)] = None,
+    where: Annotated[list[str] | None, _WHERE] = None,
     target: options.TargetOfRuns = None,
     profile: options.Profile = None,
     rehearsals: Annotated[
@@ -155,10 +160,26 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
 
         folder = {"folder": str(run.directory)} if run.directory is not None else {}
         show(run_document(run.name, str(run.ref), status, {"job": run.job_name} | folder), sys.stdout)
+        if status.started is not None and not status.metrics and status.state not in (RunState.FAILED, RunState.LOST):
+            _say_how_to_get_metrics(run)
+
+
+def _say_how_to_get_metrics(run: Run) -> None:
+    """Print on stderr how a run without metrics gets some; nothing for a job that can have none."""
+    try:
+        sent_job = run.show()
+    except CloudtrainError:  # another machine submitted the run
+        return
+    patterns = sent_job.job.get("metrics")
+    if patterns:
+        say(f"no metrics: no line of the output matches a pattern in the job's `metrics`: {', '.join(patterns)}")
+    elif sent_job.kept.kind == "training":
+        pattern = typed("--set", "metrics.loss=loss[=: ]+([0-9.e+-]+)")
+        say(f"no metrics: call `runtime.report(loss=loss)`, or name a pattern of your output: {pattern}")
 
 
 def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
-    from cloudtrain.cli.tables import sweep_document
+    from cloudtrain.lifecycle.sweep_page import sweep_document
     from cloudtrain.lifecycle.sweep_run import sweep_of
 
     sweep = sweep_of(run)

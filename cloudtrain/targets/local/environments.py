@@ -41,6 +41,10 @@ _NEWS = ("Collecting ", "Downloading ", "Building ", "Installing collected", "Re
 """Beginnings of the lines in which pip and uv report progress."""
 
 
+_PAUSE = 5.0
+"""Least number of seconds between two lines of progress. An installer prints hundreds in a minute; the log has all."""
+
+
 _ASIDES = ("[notice]", "WARNING:", "warning:", "hint:")
 """The beginnings of output lines that do not explain a failure."""
 
@@ -135,7 +139,7 @@ def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -
 def _run(
     argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: TextIO, environment: BuiltEnvironment
 ) -> None:
-    last = ""
+    last, told = "", time.monotonic()
     with subprocess.Popen(
         argv, cwd=folder, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         encoding="utf-8", errors="replace",
@@ -145,7 +149,8 @@ def _run(
             for line in process.stdout:
                 log.write(line)
                 text = line.strip()
-                if text.startswith(_NEWS):
+                if text.startswith(_NEWS) and time.monotonic() - told > _PAUSE:
+                    told = time.monotonic()
                     tell(text)
                 if text and not text.startswith(_ASIDES):
                     last = text.removeprefix("ERROR: ").removeprefix("error: ")

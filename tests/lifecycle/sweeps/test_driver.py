@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 from collections import Counter
+from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,15 @@ def test_a_sweep_runs_its_trials_and_knows_the_best(make_sweep: MakeSweep, tmp_p
 
 
 @pytest.mark.slow
+def test_a_notebook_shows_the_trials_and_their_curve(make_sweep: MakeSweep) -> None:
+    """The best trials as a table, and the history as a picture where matplotlib is installed."""
+    page = ended(make_sweep(trials=2))._repr_html_()
+    assert page.count("<tr>") >= 3
+    assert "Best trials" in page
+    assert ("data:image/png;base64," in page) == (find_spec("matplotlib") is not None)
+
+
+@pytest.mark.slow
 def test_the_plan_says_which_values_the_first_trials_have(make_sweep: MakeSweep) -> None:
     """The same seed gives the same values, in the plan and in the run."""
     sweep = make_sweep(seed=5)
@@ -137,6 +148,20 @@ def test_a_sweep_without_a_value_ends_with_a_sentence(make_sweep: MakeSweep, mod
     assert run.state is ct.RunState.FAILED
     assert (run.last_status.reason or "").startswith(reason[:90])
     assert len(run.trials()) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rates", "count"), [([0.1, 0.2, 0.3, 0.4], 3), (["x", 0.1, 0.2, 0.3], 4)])
+def test_trials_without_an_objective_stop_when_they_fail_alike(
+    make_sweep: MakeSweep, rates: list[object], count: int
+) -> None:
+    """Three failures with one reason end the sweep. Failures with several reasons do not, because each trial of
+    `--each` is a job of its own."""
+    fields = {"search": {"rate": rates}, "objective": None, "strategy": "grid", "trials": None}
+    run = ended(make_sweep(**fields, job={"hyperparameters": {"mode": "dead"}}))
+    assert run.state is ct.RunState.FAILED
+    assert len(run.trials()) == count
+    assert ("failed, so no more were started" in (run.last_status.reason or "")) == (count == 3)
 
 
 @pytest.mark.slow
@@ -274,6 +299,23 @@ def test_a_whole_grid_has_no_more_trials(make_sweep: MakeSweep) -> None:
         with pytest.raises(UsageError) as refused:
             ask()
         assert refused.value.hint == "submit another sweep with more values"
+
+
+@pytest.mark.slow
+def test_what_the_best_trial_wrote_is_offered(
+    make_sweep: MakeSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The end of a sweep whose trials leave the model folder empty offers the working files instead."""
+    script = tmp_path / "src" / "train.py"
+    make = make_sweep(trials=1)
+    script.write_text(script.read_text() + "open('model.pt', 'w').write('weights')\n")
+    run = ended(make)
+    assert run_command(["wait", run.name]) == 0
+    err = capsys.readouterr().err
+    assert f"`cloudtrain download {run.name} work/`" in err
+    assert "model/" not in err
+    assert run_command(["download", run.name, "work/", "--to", str(tmp_path / "copy")]) == 0
+    assert (tmp_path / "copy" / "model.pt").read_text() == "weights"
 
 
 def test_the_best_trial_is_known_at_the_end(make_sweep: MakeSweep, tmp_path: Path) -> None:
@@ -446,6 +488,8 @@ def test_an_array_from_the_command_line(
     rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
     assert rows[0][:5] == ["trial", "run", "state", "value", "values.mode"]
     assert [row[4:6] for row in rows[1:]] == [["good", "0.1"], ["good", "0.2"], ["silent", "0.1"], ["silent", "0.2"]]
+    times = [row[rows[0].index("ended")] for row in rows[1:]]
+    assert all(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").year > 2000 for text in times)
     assert run_command(["logs", "last", "--trial", "3"]) == 0
     assert "loss=1" in capsys.readouterr().out
     assert run_command(["status", "last"]) == 0
