@@ -102,6 +102,10 @@ class ProcessLock:
                 return cls(path, descriptor)
             os.close(descriptor)  # the file was removed between the two calls, so no other process can find this lock
 
+    def is_in_place(self) -> bool:
+        """Return whether the file of the lock is still there. If it is not, no other process can see the lock."""
+        return _is_at(self._path, self._descriptor)
+
     def release(self, *, remove: bool = False) -> None:
         """Release the lock. With `remove`, delete the file before the release, because afterwards another process could
         hold a lock on it."""

@@ -135,8 +135,9 @@ class RunFolder:
         return marker if isinstance(marker, dict) else {}
 
 
-def new_status(pid: int, now: float, *, is_queued: bool = False) -> dict[str, Any]:
-    """The keys are `pid`, the supervisor's process id, and fields of `RunStatus`."""
+def new_status(pid: int, now: float, *, token: str = "", is_queued: bool = False) -> dict[str, Any]:
+    """The keys are `pid`, the supervisor's process id, `token`, which the run's processes have in their environment,
+    and fields of `RunStatus`."""
     return {
         "state": "queued" if is_queued else "preparing",
         "reason": None,
@@ -148,6 +149,7 @@ def new_status(pid: int, now: float, *, is_queued: bool = False) -> dict[str, An
         "restarts": 0,
         "metrics": {},
         "pid": pid,
+        "token": token,
     }
 
 

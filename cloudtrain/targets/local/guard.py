@@ -10,9 +10,9 @@ import os
 
 
 def main(arguments: list[str]) -> None:
-    """Wait until the run's supervisor ends. If it was killed, stop the run's processes. The arguments are `RUN_DIR` and
-    `DESCRIPTOR`, the read end of a pipe from the supervisor."""
-    run_dir, descriptor = arguments[0], int(arguments[1])
+    """Wait until the run's supervisor ends. If it was killed, stop the run's processes, even if its folder is gone.
+    The arguments are `RUN_DIR`, `TOKEN` and `DESCRIPTOR`, the read end of a pipe from the supervisor."""
+    run_dir, token, descriptor = arguments[0], arguments[1], int(arguments[2])
     alive: set[int] = set()
     with os.fdopen(descriptor, "r", encoding="ascii") as pipe:
         for line in pipe:
@@ -22,4 +22,4 @@ def main(arguments: list[str]) -> None:
             (alive.add if word[0] == "+" else alive.discard)(int(word[1:]))
     from cloudtrain.targets.local.verdict import finish
 
-    finish(run_dir, alive)
+    finish(run_dir, token, alive)

@@ -138,19 +138,22 @@ def _psutil_environment(pid: int) -> dict[str, str] | None:
 
 # Kill every process of a run, including those that left its session.
 #
-# A process belongs to a run if it was started with `CLOUDTRAIN_RUN_DIR=<the run's folder>` in its environment (data
-# loader workers, daemons that a script forked), or if the supervisor knows its id. If the supervisor knows a process,
-# all its descendants also belong to the run, and so do all processes in a session that it leads. In this way, programs
-# that overwrite their environment, as setproctitle does, are found too.
+# A process belongs to a run if it was started with `CLOUDTRAIN_RUN_TOKEN=<the run's token>` in its environment (data
+# loader workers, daemons that a script forked), or if the supervisor knows its id. The supervisor makes the token; a
+# path would not do, because another run can get the folder of a run that was removed. If the supervisor knows a
+# process, all its descendants also belong to the run, and so do all processes in a session that it leads. In this way,
+# programs that overwrite their environment, as setproctitle does, are found too.
+
+TOKEN = "CLOUDTRAIN_RUN_TOKEN"
 
 _PATIENCE = 5.0
 """Seconds after which `kill_run` gives up on a process that survives SIGKILL (stuck in the kernel)."""
 
 
-def members(run_dir: str, known_pids: Iterable[int] = ()) -> list[int]:
+def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
     """Return a run's processes without zombies and this process. `known_pids`: ids that the supervisor knows."""
     roots, own = set(known_pids), os.getpid()
-    marker = f"CLOUDTRAIN_RUN_DIR={run_dir}"
+    marker = f"{TOKEN}={token}"
     stats = {pid: stat for pid in processes() if (stat := stat_of(pid)) is not None}
 
     def descends(pid: int) -> bool:
@@ -165,7 +168,7 @@ def members(run_dir: str, known_pids: Iterable[int] = ()) -> list[int]:
         for pid, stat in stats.items()
         if pid != own
         and not stat.is_zombie
-        and (stat.session in roots or (roots and descends(pid)) or carries(pid, marker))
+        and (stat.session in roots or (roots and descends(pid)) or (token and carries(pid, marker)))
     ]
 
 
@@ -175,11 +178,11 @@ def session_members(leader: int) -> list[int]:
     return [pid for pid, stat in stats if stat is not None and stat.session == leader and not stat.is_zombie]
 
 
-def kill_run(run_dir: str, known_pids: Iterable[int] = ()) -> int:
+def kill_run(token: str, known_pids: Iterable[int] = ()) -> int:
     """Kill until no process of the run is left. Return the number of killed processes. `known_pids`: see `members`."""
     roots, victims = set(known_pids), set[int]()
     deadline = time.monotonic() + _PATIENCE
-    while pids := members(run_dir, roots):
+    while pids := members(token, roots):
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -7,6 +7,9 @@
     stopping     after a stop request or `max_runtime`: sends SIGTERM, and SIGKILL after the grace period
     final        kills remaining processes, reads the rest of the output, and writes the final status
 
+If the run's folder is removed, the supervisor kills the run's processes and writes nothing: nobody could find or stop
+this run any more, and a folder at the same path belongs to another run.
+
 The supervisor must start quickly, so it imports modules only when it needs them.
 """
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from cloudtrain.system.processes import ProcessLock
     from cloudtrain.targets.common.specification import LaunchSpecification
     from cloudtrain.targets.local.output import RunOutput
     from cloudtrain.targets.local.processes import Exits, Launched, RankTable
@@ -53,12 +57,20 @@ _READS = 10
 _PUBLISH_EVERY = 0.5
 """Minimum number of seconds between two status updates that change only metrics."""
 
+OWN = RunFolder(".")
+"""The run's folder as the working folder of this process. If the folder is removed, a path may lead to another run's
+folder, but the working folder does not."""
+
 _SOON = ("output", "processes", "verdict")
 """Modules that a run imports when it starts. A waiting run imports them while it waits."""
 
 
 class CannotStart(Exception):
     """The run's processes cannot be started. The message becomes the reason in the run's status."""
+
+
+class FolderGone(BaseException):
+    """The run's folder was removed, or another folder took its place."""
 
 
 class Cancelled(Exception):
@@ -80,12 +92,15 @@ class Ending:
 
 
 class Supervisor:
-    def __init__(self, folder: RunFolder, umask: int, *, is_queued: bool = False) -> None:
+    def __init__(self, folder: RunFolder, lock: ProcessLock, umask: int, *, is_queued: bool = False) -> None:
+        """The working folder of this process must be the run's folder."""
         self.folder = folder
+        self.lock = lock
         self.umask = umask
         """The submitter's umask, which the run's processes get."""
         self.is_queued = is_queued
-        self.status = new_status(os.getpid(), time.time(), is_queued=is_queued)
+        self.token = os.urandom(16).hex()
+        self.status = new_status(os.getpid(), time.time(), token=self.token, is_queued=is_queued)
         self.spec: LaunchSpecification
         self.launched: list[Launched] = []
         self.ending: Ending | None = None
@@ -129,10 +144,17 @@ class Supervisor:
 
     def run(self) -> None:
         try:
+            self._run()
+        except FolderGone:
+            self._sweep()
+            self._tell_guard("done")
+
+    def _run(self) -> None:
+        try:
             if self.is_queued and not self._wait():
                 self._close("stopped", reason="stopped on request while it was queued; nothing had started")
                 return
-            self._guard = _start_guard(self.folder.path)
+            self._guard = _start_guard(self.folder.path, self.token)
             self._start()
             self._watch()
             self._conclude()
@@ -165,19 +187,23 @@ class Supervisor:
         if self._place is None:
             self._publish(state="preparing", started=time.time(), reason=None)
             return not self._asked_to_stop
-        gpus = self._place.wait(lambda: self._asked_to_stop)
+        gpus = self._place.wait(self._must_stop)
         if gpus is None:
             return False
         self._gpus = gpus
         self._publish(state="preparing", started=time.time(), reason=None)
         return True
 
+    def _must_stop(self) -> bool:
+        self._check_folder()
+        return self._asked_to_stop
+
     def _wait_for_runs(self) -> bool:
         """Return False if this run is asked to stop. Raises `Cancelled` if one of the runs did not succeed."""
         from cloudtrain.targets.local.waiting import wait_for_end
 
         for name in self.spec.after:
-            state = wait_for_end(f"{os.path.dirname(self.folder.path)}/{name}", lambda: self._asked_to_stop)  # noqa: PTH120
+            state = wait_for_end(f"{os.path.dirname(self.folder.path)}/{name}", self._must_stop)  # noqa: PTH120
             if state is None:
                 return False
             if state != "succeeded":
@@ -207,7 +233,7 @@ class Supervisor:
         except Exception as error:
             raise CannotStart(f"could not prepare the run: {_words(error)}") from error
         from cloudtrain.targets.local.output import RunOutput
-        from cloudtrain.targets.local.processes import Exits, RankTable
+        from cloudtrain.targets.local.processes import TOKEN, Exits, RankTable
         from cloudtrain.targets.local.verdict import Deaths
 
         self.exits = Exits()
@@ -216,7 +242,8 @@ class Supervisor:
         self.output = RunOutput(self.folder, self.spec, self.ranks.rank_of)
         ports = prepare.Ports(self.spec.ports)
         shares = prepare.shares_of(self._gpus, self.spec.instances)
-        commands = [prepare.command_of(process, ports.numbers, os.environ, shares) for process in self.spec.processes]
+        environ = {**os.environ, TOKEN: self.token}
+        commands = [prepare.command_of(process, ports.numbers, environ, shares) for process in self.spec.processes]
         ports.release()
         self._look_up_secrets([environment for _, environment in commands])
         if self._place is None:
@@ -286,6 +313,7 @@ class Supervisor:
         while any(item.exit_code is None for item in self.launched) or (
             self.ending is not None and any(item.is_leaving() for item in self.launched)
         ):
+            self._check_folder()
             has_more = self.output.pump()
             for pid in self.exits.wait(0 if has_more else _TICK):
                 self._note_end(pid)
@@ -415,18 +443,23 @@ class Supervisor:
         from cloudtrain.targets.local import processes as killing
 
         if not self.launched:
-            return killing.kill_run(self.folder.path)
+            return killing.kill_run(self.token)
         for pid in self.exits.wait(0):
             self._note_end(pid)
         pids = [item.pid for item in self.launched if not item.is_empty]
-        return killing.kill_run(self.folder.path, [*pids, *self.ranks.pids()])
+        return killing.kill_run(self.token, [*pids, *self.ranks.pids()])
 
     # status updates
 
     def _publish(self, **changes: Any) -> None:
         self.status.update(changes)
         self._published_at = time.monotonic()
-        self.folder.write_status(self.status)
+        self._check_folder()
+        OWN.write_status(self.status)
+
+    def _check_folder(self) -> None:
+        if not self.lock.is_in_place():
+            raise FolderGone
 
     def _publish_news(self) -> None:
         news = {"metrics": dict(self.output.metrics), "restarts": self.output.restarts}
@@ -454,18 +487,19 @@ def main(arguments: list[str]) -> None:
     from cloudtrain.system.private import UMASK
     from cloudtrain.system.processes import ProcessLock
 
-    folder, ready = RunFolder(arguments[0]), int(arguments[1])
-    supervisor = Supervisor(folder, os.umask(UMASK), is_queued=arguments[2:] == [QUEUED])
+    os.chdir(arguments[0])
+    ready, umask = int(arguments[1]), os.umask(UMASK)
+    lock = ProcessLock.take(Path(OWN.lock))
+    if lock is None or os.path.exists(OWN.status):
+        _answer(ready, b"0")
+        return
+    supervisor = Supervisor(RunFolder(arguments[0]), lock, umask, is_queued=arguments[2:] == [QUEUED])
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the run's processes would inherit
-    lock = ProcessLock.take(Path(folder.lock))
-    if lock is None or os.path.exists(folder.status):
-        _answer(ready, b"0")
-        return
-    if not os.path.exists(folder.launch):
+    if not os.path.exists(OWN.launch):
         return  # the submitter died, and the submission was withdrawn (`service.py`)
-    folder.write_status(supervisor.status)  # from here on the run exists, even if the submitter has died
+    OWN.write_status(supervisor.status)  # from here on the run exists, even if the submitter has died
     if supervisor.is_queued:
         supervisor.enter_queue()
     _answer(ready, b"1")
@@ -482,7 +516,7 @@ def _answer(ready: int, word: bytes) -> None:
         return
 
 
-def _start_guard(run_dir: str) -> int:
+def _start_guard(run_dir: str, token: str) -> int:
     """Start the guard. Return the write end of its pipe, which must stay open."""
     import subprocess
 
@@ -490,7 +524,7 @@ def _start_guard(run_dir: str) -> int:
 
     reader, writer = os.pipe()
     subprocess.Popen(
-        command("guard", run_dir, str(reader)),
+        command("guard", run_dir, token, str(reader)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(reader,),

@@ -267,18 +267,23 @@ _PATIENCE = 5.0
 """Seconds to wait for the lock. A dying supervisor, or another process that finishes the run, holds it only briefly."""
 
 
-def finish(run_dir: str, known_pids: Iterable[int] = ()) -> None:
-    """Write the final status of a run whose supervisor died. Do nothing for a run that is final or has a supervisor.
-    `known_pids`: the ids of the run's processes that the supervisor knew. Raises `OSError` if the run's folder cannot
-    be written."""
+def finish(run_dir: str, token: str = "", known_pids: Iterable[int] = ()) -> None:
+    """Write the final status of a run whose supervisor died. Do nothing for a run that is final, has a supervisor, or
+    was removed. Raises `OSError` if the run's folder cannot be written.
+
+    `token`, `known_pids`: of a run whose supervisor has certainly died. Its processes are killed in any case, because
+    the folder may be gone, or another run's.
+    """
+    if token:
+        kill_run(token, known_pids)
     folder = RunFolder(run_dir)
-    lock = ProcessLock.take(Path(folder.lock), patience=_PATIENCE)
+    lock = ProcessLock.take(Path(folder.lock), patience=_PATIENCE) if os.path.exists(folder.lock) else None  # noqa: PTH110
     if lock is None:
         return
     try:
         status = folder.read_status()
         if status is not None and status["state"] not in FINAL:
-            kill_run(run_dir, known_pids)
+            kill_run(status.get("token", ""))
             from cloudtrain.errors import TargetError  # the guard does not need it until here
 
             who = f"the supervisor (process {status['pid']}) was killed"

@@ -1,12 +1,12 @@
 """Manage a supervisor's entry in the queue: enter the queue, wait for GPUs or slots, hold them, and leave.
 
 Waiting needs no CPU time: the supervisor sleeps until it receives a byte, or until a run that it watches ends
-(`QueueOrder.watched`). Only the first run of the queue also checks once a minute, in case the kernel does not report
-the end of a process.
+(`QueueOrder.watched`). It also checks once a minute, in case the kernel does not report the end of a process, or the
+run's own folder is gone.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
-# ruff: noqa: PTH108, PTH110, PTH112
+# ruff: noqa: PTH108, PTH110
 from __future__ import annotations
 
 import fcntl
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _LOOK_EVERY = 60.0
-"""Seconds between two checks by the first run of the queue, if nothing wakes it."""
+"""Seconds between two checks, if nothing wakes the supervisor."""
 
 _FULL_DISK_PAUSE = 1.0
 """Seconds between two attempts to write the table on a full disk."""
@@ -71,7 +71,7 @@ class QueuePlace:
                     return holder.gpus
                 if self._run in order.dropped:
                     return None
-                for run in self._sleep(order.watched()[self._run], is_head=order.place_of(self._run) == 1):
+                for run in self._sleep(order.watched()[self._run]):
                     self._finish(run)
             return None
         finally:
@@ -95,8 +95,6 @@ class QueuePlace:
 
     def _finish(self, run: str) -> None:
         """Finish a run whose supervisor died, so that its GPUs or slots become free."""
-        if not os.path.isdir(self._queue.run_dir(run)):
-            return
         try:
             finish(self._queue.run_dir(run))
         except OSError:
@@ -112,7 +110,7 @@ class QueuePlace:
         os.mkfifo(self._fifo, 0o600)
         self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def _sleep(self, runs: frozenset[str], *, is_head: bool) -> list[str]:
+    def _sleep(self, runs: frozenset[str]) -> list[str]:
         """Sleep until a byte arrives or a watched run ends. Return the runs that ended without leaving the queue."""
         missing = self._watch(runs)
         # If a supervisor died before it was watched, the kernel no longer reports its end.
@@ -124,7 +122,7 @@ class QueuePlace:
         poll.register(self._bell, select.POLLIN)
         for descriptor in self._watched.values():
             poll.register(descriptor, 0)  # report only the end of its writers
-        events = dict(poll.poll(_LOOK_EVERY * 1000 if is_head else None))
+        events = dict(poll.poll(_LOOK_EVERY * 1000))
         if self._bell in events:
             os.read(self._bell, 1 << 16)
         return [run for run, descriptor in self._watched.items() if descriptor in events]

@@ -277,3 +277,42 @@ def test_a_run_that_is_removed_while_runs_are_listed(place: Place) -> None:
     assert next(listed).ref.name == "newer-1"
     shutil.rmtree(older.folder)
     assert list(listed) == []
+
+
+WAITS = "import time, os\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)"
+
+
+@pytest.mark.parametrize("end", ["goes on", "is killed", "is killed with its guard"])
+@pytest.mark.slow_after(1)
+def test_a_run_whose_folder_another_run_has(place: Place, end: str) -> None:
+    """The first run is ended by nobody but itself and its guard, and neither touches the second run."""
+    first = place.submit(WAITS)
+    first.wait_for_line("up")
+    supervisor, rank = first.ours("supervisor"), first.process_with("CLOUDTRAIN_RUN_NAME", "run-1")
+    supervisor.suspend()
+    shutil.rmtree(first.folder)
+    second = place.send(first.plan)
+    second.wait_for_line("up")
+    if end == "is killed with its guard":
+        first.ours("guard").kill()
+    if end == "goes on":
+        supervisor.resume()
+    else:
+        supervisor.kill()
+    if end == "is killed with its guard":
+        assert rank.is_running(), "only a supervisor and a guard know which processes are of the removed run"
+        rank.kill()
+    eventually(lambda: not (supervisor.is_running() or rank.is_running()), "the first run is over")
+    assert second.status.state is RunState.RUNNING
+    (second.folder / "code/go").touch()
+    assert second.wait().state is RunState.SUCCEEDED
+    assert second.nothing_is_left()
+
+
+def test_a_run_whose_state_folder_is_removed(place: Place) -> None:
+    """Nobody could find it or stop it any more: its processes end, and nothing is written where it was."""
+    run = place.submit(TREE)
+    run.wait_for_line("up")
+    shutil.rmtree(place.root / "state")
+    assert run.nothing_is_left()
+    assert not (place.root / "state").exists()
