@@ -48,6 +48,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--learning_rate", type=float)
 print(parser.parse_args())
 """
+ALONE = {"train.py": "import torch\n"}
+JOINED = {"train.py": "import torch\nimport steps\n", "steps.py": "import torch.distributed as dist\n"}
 TORCH = {"type": "torch"}
 EIGHT = {"gpus_per_instance": 8}
 KEY = Maker(1).pem("OPENSSH ")
@@ -134,6 +136,10 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         Case({"resources": EIGHT, "distribution": TORCH}),
         "processes_per_instance: 8",
     ),
+    "CT507": (
+        Case({"distribution": TORCH}, files=ALONE), Case({"distribution": TORCH}, files=JOINED), "`torch.distributed`",
+    ),
+    "CT508": (Case(files=ALONE), Case({"distribution": {"type": "none"}}, files=ALONE), "type: torch"),
     "CT503": (
         Case({"resources": {"gpus_per_instance": 1}, "distribution": {"type": "torch", "processes_per_instance": 2}}),
         Case({"resources": {"gpus_per_instance": 2}, "distribution": {"type": "torch", "processes_per_instance": 2}}),

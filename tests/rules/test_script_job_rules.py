@@ -81,3 +81,19 @@ def test_a_demonstration_is_not_sent_to_a_paid_machine_unnoticed(make_source: Ca
     assert "job_gpu.yaml" in str(said[1])
     assert found(make_source, target, "CT403", tags={"size": "large"}, **pytorch("2.8")) == []
     assert found(make_source, "local", "CT403", tags={"size": "toy"}) == []
+
+
+@pytest.mark.parametrize("target", [*CLOUDS, "local"])
+def test_copies_of_one_training_are_told_before_they_are_paid_for(
+    make_source: Callable[..., Path], target: str
+) -> None:
+    """A script that joins no process group would be trained once per process; one that does is left alone."""
+    alone = "import torch\nloss = torch.ones(1, requires_grad=True)\nloss.backward()\n"
+    ((message, hint),) = found(make_source, target, "CT507", alone, **pytorch("2.8"))
+    assert message.startswith("`train.py` joins no other process, so ")
+    assert "`distribution: {type: none}`" in str(hint)
+    assert found(make_source, target, "CT507", f"{alone}import torch.distributed\n", **pytorch("2.8")) == []
+    code = {"sagemaker": "SM331", "azureml": "AZ321"}.get(target, "")
+    idle = found(make_source, target, code, alone, distribution={"type": "none"}, **pytorch("2.8"))
+    assert all("join several processes in the script" in str(hint) for _, hint in idle)
+    assert target == "local" or idle
