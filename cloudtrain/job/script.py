@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +111,7 @@ def distribution_of(script: Path, folder: Path | None = None) -> str | None:
         UsageError: the script cannot be read, or is not a Python file.
     """
     try:
-        tree = parse_python(read_text(script))
+        parse_python(read_text(script))
     except OSError as error:
         raise UsageError(
             f"`{script}` cannot be read: {error.strerror}",
@@ -124,32 +123,14 @@ def distribution_of(script: Path, folder: Path | None = None) -> str | None:
     except SyntaxError as error:
         hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
         raise UsageError(f"`{script}` is not Python: {error.msg}", hint=hint, code="CT903") from None
-    imported = _imports(tree)
-    distribution = next((distribution for name, distribution in _LIBRARIES.items() if name in imported), None)
     root, entry_point = _root_of(script, folder or Path.cwd())
-    if distribution == "torch" and read_syntax(entry_point, _text_in(Path(root))).is_alone:
-        return None
-    return distribution
-
-
-def _text_in(folder: Path) -> Callable[[str], str | None]:
-    """Return a function that reads the file at a path below `folder`; None if it cannot be read."""
 
     def read(path: str) -> str | None:
         try:
-            return (folder / path).read_text("utf-8")
-        except (OSError, UnicodeDecodeError):
+            return read_text(Path(root, path))
+        except (OSError, Unreadable):
             return None
 
-    return read
-
-
-def _imports(tree: ast.AST) -> Mapping[str, None]:
-    """Return the packages that a module imports, at its top level or inside functions."""
-    packages: dict[str, None] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            packages.update((alias.name.partition(".")[0], None) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            packages[node.module.partition(".")[0]] = None
-    return packages
+    syntax = read_syntax(entry_point, read)
+    distribution = next((distribution for name, distribution in _LIBRARIES.items() if name in syntax.packages), None)
+    return None if distribution == "torch" and syntax.is_alone else distribution

@@ -38,191 +38,164 @@ _MOST_MODULES = 40
 
 
 class Save(NamedTuple):
-    """A call that saves a file. Its path is `path`, or `path` below the value of the option `option`; three dots
+    """A call that saves a model to `path`, or to `path` below the value of the script's option `option`. Three dots
     replace what only the running script knows."""
 
     file: str
     line: int
-    call: str
+    option: str | None
     path: str
-    option: str | None = None
 
 
 class ScriptSyntax(NamedTuple):
-    """What the script shows.
+    """What a script and its own modules show. `defaults` maps the script's options to their defaults that are texts."""
 
-    Attributes:
-        is_alone: whether the script imports torch, and neither joins other processes nor leaves that to a library.
-        saves: the calls that save a model.
-        defaults: maps the script's options, without dashes, to their defaults that are texts.
-    """
-
+    packages: frozenset[str] = frozenset()
+    """The packages that the script itself imports."""
     is_alone: bool = False
+    """Whether the script imports torch, and neither joins other processes nor leaves that to a library."""
     saves: tuple[Save, ...] = ()
     defaults: Mapping[str, str] = {}
 
 
 def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     """Read a script and the modules beside it that it imports. `read` returns the text of the file at a path such as
-    `src/train.py`, or None if there is none. A script that cannot be parsed shows nothing."""
-    texts: dict[str, str] = {}
-    waiting, external = [script], set[str]()
-    try:
-        while waiting:
-            path = waiting.pop()
-            text = read(path) if path not in texts else None
-            if text is None or len(texts) == _MOST_MODULES:
-                continue
-            texts[path] = text
-            for name, candidates in _imports(_nodes(text), path, posixpath.dirname(script)):
-                places = () if name == "cloudtrain" else candidates  # every bundle has its runtime
-                own = [place for place in places if place in texts or read(place) is not None]
-                waiting += own
-                if not own:
-                    external.add(name)
-        return _syntax_of(tuple(texts.items()), frozenset(external))
-    except (SyntaxError, RecursionError):
-        return ScriptSyntax()
+    `src/train.py`, or None if there is none. Modules that cannot be parsed are unknown packages."""
+    nodes: dict[str, list[ast.AST]] = {}
+    waiting, packages, own = [script], set[str](), frozenset[str]()
+    while waiting and len(nodes) < _MOST_MODULES:
+        path = waiting.pop()
+        text = None if path in nodes else read(path)
+        if text is None:
+            continue
+        try:
+            nodes[path] = _nodes(text)
+        except (SyntaxError, RecursionError):
+            packages.add(path)
+            continue
+        for name, candidates in _imports(nodes[path], path, posixpath.dirname(script)):
+            places = () if name == "cloudtrain" else candidates  # every bundle has its runtime
+            modules = [place for place in places if place in nodes or read(place) is not None]
+            waiting += modules
+            packages |= {name} if name and not modules else set()
+        own = frozenset(packages) if path == script else own
+    every = [(path, node) for path, inside in nodes.items() for node in inside]
+    calls = [(path, node) for path, node in every if isinstance(node, ast.Call)]
+    trains = any(isinstance(node.func, ast.Attribute) and node.func.attr == "backward" for _, node in calls)
+    joins = not packages.isdisjoint(_DYNAMIC) or any(_joins(node) for _, node in every)
+    is_alone = "torch" in packages and not joins and (trains or packages - sys.stdlib_module_names <= _PLAIN)
+    defaults = dict(option for _, node in calls for option in _defaults(node))
+    values: dict[str, list[ast.expr]] = {}
+    for node in (node for _, node in every if isinstance(node, ast.Assign)):
+        for target in (target for target in node.targets if isinstance(target, ast.Name)):
+            values.setdefault(target.id, []).append(node.value)
+    saves = [(path, node.lineno, _place(_saved_to(node), values, defaults)) for path, node in calls]
+    found = tuple(Save(path, line, *place) for path, line, place in saves if place not in (None, (None, "")))
+    return ScriptSyntax(own, is_alone, found, defaults)
 
 
 @lru_cache(maxsize=_MOST_MODULES)
 def _nodes(text: str) -> list[ast.AST]:
-    return [node for node in ast.walk(parse_python(text)) if isinstance(node, _READ)]
-
-
-_READ = (
-    ast.Import, ast.ImportFrom, ast.Call, ast.Constant, ast.Attribute, ast.Name, ast.Assign, ast.AnnAssign, ast.arg,
-    ast.keyword,
-)  # fmt: skip
+    kinds = ast.Import | ast.ImportFrom | ast.Call | ast.Constant | ast.Attribute | ast.Name | ast.Assign
+    return [node for node in ast.walk(parse_python(text)) if isinstance(node, kinds | ast.arg | ast.keyword)]
 
 
 def _imports(nodes: list[ast.AST], path: str, folder: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each imported package or module, and the files that it could be: beside the script, or at the top."""
+    """Yield each imported package, and the files that it could be, in `folder` or at the top. The name of a relative
+    import is empty."""
     for node in nodes:
+        bases, modules = [folder, ""], []
         if isinstance(node, ast.Import):
-            modules = [(alias.name, [alias.name]) for alias in node.names]
+            modules = [[alias.name] for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            start = "." * node.level + (node.module or "")
-            names = [f"{node.module}.{alias.name}" if node.module else alias.name for alias in node.names]
-            modules = [(start, [*([node.module] if node.module else []), *names])]
-        else:
-            continue
-        level = getattr(node, "level", 0)
-        bases = [posixpath.normpath(posixpath.join(posixpath.dirname(path), *[".."] * (level - 1)))] if level else []
-        for name, dotted in modules:
-            files = [
-                posixpath.normpath(posixpath.join(base, *module.split("."))) + end
-                for base in bases or dict.fromkeys((folder, ""))
-                for module in dotted
-                for end in (".py", "/__init__.py")
-            ]
-            yield name.partition(".")[0], files
-
-
-@lru_cache(maxsize=4)
-def _syntax_of(texts: tuple[tuple[str, str], ...], external: frozenset[str]) -> ScriptSyntax:
-    nodes = [(path, node) for path, text in texts for node in _nodes(text)]
-    calls = [(path, node) for path, node in nodes if isinstance(node, ast.Call)]
-    packages = external - {""}  # of relative imports without a file
-    is_understood = packages - sys.stdlib_module_names <= _PLAIN or any(
-        isinstance(node.func, ast.Attribute) and node.func.attr == "backward" for _, node in calls
-    )
-    joins = not packages.isdisjoint(_DYNAMIC) or any(_joins(node) for _, node in nodes)
-    defaults = dict(option for _, node in calls for option in _defaults(node))
-    places = _Places([node for _, node in nodes], defaults)
-    saves = (Save(path, node.lineno, ast.unparse(node.func), text, option)
-             for path, node in calls for option, text in places.of(_saved_to(node)))  # fmt: skip
-    return ScriptSyntax("torch" in packages and is_understood and not joins, tuple(saves), defaults)
+            start = [node.module] if node.module else []
+            modules = [[*start, *(".".join([*start, alias.name]) for alias in node.names)]]
+            if node.level:
+                bases = [posixpath.join(posixpath.dirname(path), *[".."] * (node.level - 1))]
+        for names in modules:
+            stems = [posixpath.normpath(posixpath.join(base, *name.split("."))) for base in bases for name in names]
+            is_relative = isinstance(node, ast.ImportFrom) and node.level
+            yield (
+                "" if is_relative else names[0].partition(".")[0],
+                [stem + end for stem in stems for end in (".py", "/__init__.py")],
+            )
 
 
 def _joins(node: ast.AST) -> bool:
     """Return whether a node is a sign that the script's processes work together."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and node.value.lstrip("-") in _VARIABLES
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "transformers":
-        return node.attr.endswith(_JOINING_CLASSES)
-    if isinstance(node, ast.ImportFrom):
-        words = {*(node.module or "").split("."), *(alias.name for alias in node.names)}
-        is_of_transformers = (node.module or "").partition(".")[0] == "transformers"
-        return not words.isdisjoint(_SIGNS) or (is_of_transformers and any(w.endswith(_JOINING_CLASSES) for w in words))
-    if isinstance(node, ast.Import):
-        return any(not _SIGNS.isdisjoint(alias.name.split(".")) for alias in node.names)
-    return any(getattr(node, field, None) in _SIGNS for field in ("id", "attr", "arg"))
+    names = {getattr(node, field, None) for field in ("id", "attr", "arg")}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        source = getattr(node, "module", None) or ""
+        names = {part for text in (source, *(alias.name for alias in node.names)) for part in text.split(".")}
+    is_of_transformers = "transformers" in names or getattr(getattr(node, "value", None), "id", "") == "transformers"
+    return not names.isdisjoint(_SIGNS) or (
+        is_of_transformers and any(str(name).endswith(_JOINING_CLASSES) for name in names)
+    )
 
 
 def _defaults(call: ast.Call) -> Iterator[tuple[str, str]]:
     """Yield the option that one `add_argument` call adds, with its default, if that is a text."""
-    names = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-    default = next((word.value for word in call.keywords if word.arg == "default"), None)
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and isinstance(default, ast.Constant):
-        name = next((name for name in names if name.startswith("--")), None)
-        if name is not None and isinstance(default.value, str):
-            yield name.removeprefix("--"), default.value
+    names = [str(word.value) for word in call.args if isinstance(word, ast.Constant)]
+    name = next((name for name in names if name.startswith("--")), None)
+    for word in call.keywords if ast.unparse(call.func).endswith(".add_argument") and name else ():
+        if word.arg == "default" and isinstance(word.value, ast.Constant) and isinstance(word.value.value, str):
+            yield str(name).removeprefix("--"), word.value.value
 
 
 def _saved_to(call: ast.Call) -> ast.expr | None:
     """Return the argument that names where a call saves a model; None for other calls."""
     name = ast.unparse(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
-    last = name.rpartition(".")[2]
-    words = {word.arg: word.value for word in call.keywords}
-    if last.endswith("TrainingArguments") or last in ("SFTConfig", "DPOConfig", "GRPOConfig"):
-        position, key = 0, "output_dir"
-    elif last in ("save_pretrained", "save_model"):
-        position, key = 0, "save_directory" if last == "save_pretrained" else "output_dir"
-    elif name in ("torch.save", "joblib.dump") or last == "save_file":
-        position, key = 1, {"torch.save": "f"}.get(name, "filename")
-    else:
-        return None
-    return words.get(key, call.args[position] if len(call.args) > position else None)
+    last = "TrainingArguments" if name.endswith("TrainingArguments") else name.rpartition(".")[2]
+    position, key = _SAVES.get(name) or _SAVES.get(last, (-1, ""))
+    given = call.args[position] if 0 <= position < len(call.args) else None
+    return next((word.value for word in call.keywords if key and word.arg == key), given)
 
 
-class _Places:
-    """The paths that expressions of the script name, from constants, names that are bound once, and options."""
+_SAVES = {
+    "torch.save": (1, "f"),
+    "joblib.dump": (1, "filename"),
+    "save_file": (1, "filename"),
+    "save_pretrained": (0, "save_directory"),
+    "save_model": (0, "output_dir"),
+    **dict.fromkeys(("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig"), (0, "output_dir")),
+}
+"""Maps each function that saves a model to the position and the name of the argument with the path."""
 
-    def __init__(self, nodes: list[ast.AST], defaults: Mapping[str, str]) -> None:
-        self._options = {name.replace("-", "_"): name for name in defaults}
-        self._values: dict[str, list[ast.expr]] = {}
-        for node in nodes:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    if isinstance(target, ast.Name):
-                        self._values.setdefault(target.id, []).append(node.value)
 
-    def of(self, node: ast.expr | None) -> Iterator[tuple[str | None, str]]:
-        """Yield the option at the beginning of a path, if any, and the rest of the path; nothing for another path."""
-        place = self._place(node, 0) if node is not None else None
-        if place is not None and (place[0] or place[1]):
-            yield place
-
-    def _place(self, node: ast.expr, depth: int) -> tuple[str | None, str] | None:
-        if depth > 8:
+def _place(
+    node: ast.expr | None, values: Mapping[str, list[ast.expr]], options: Mapping[str, str], depth: int = 8
+) -> tuple[str | None, str] | None:
+    """Return the option with which a path begins, if any, and the rest of the path; None if the beginning is unknown.
+    `values` are the expressions that are assigned to names."""
+    parts, between = [node], "/"
+    match node if depth else None:
+        case ast.Constant(value=str(text)):
+            return None, text
+        case ast.Attribute(value=ast.Name(), attr=attr):
+            option = next((name for name in options if name.replace("-", "_") == attr), None)
+            return (option, "") if option else None
+        case ast.Name(id=name) if len(values.get(name, ())) == 1:
+            parts = [*values[name]]
+        case ast.FormattedValue(value=value):
+            parts = [value]
+        case ast.JoinedStr(values=texts):
+            parts, between = list(texts), ""
+        case ast.BinOp(left=left, op=ast.Div() | ast.Add() as op, right=right):
+            parts, between = [left, right], "/" if isinstance(op, ast.Div) else ""
+        case ast.Call(func=ast.Attribute(value=value, attr="joinpath"), args=arguments):
+            parts = [value, *arguments]
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[*arguments]) if name in _OF_PARTS:
+            parts = list(arguments)
+        case _:
             return None
-        match node:
-            case ast.Constant(value=str(text)):
-                return None, text
-            case ast.JoinedStr(values=parts):
-                return self._together(parts, "", depth)
-            case ast.FormattedValue(value=value):
-                return self._place(value, depth + 1)
-            case ast.BinOp(left=left, op=ast.Div() | ast.Add(), right=right):
-                return self._together([left, right], "/" if isinstance(node.op, ast.Div) else "", depth)
-            case ast.Call(func=ast.Attribute(value=value, attr="joinpath"), args=parts):
-                return self._together([value, *parts], "/", depth)
-            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=parts) if name in _SAME and parts:
-                return self._together(parts, "/", depth)
-            case ast.Name(id=name) if len(self._values.get(name, ())) == 1:
-                return self._place(self._values[name][0], depth + 1)
-            case ast.Attribute(value=ast.Name(), attr=name) if name in self._options:
-                return self._options[name], ""
+    start, *rest = [_place(part, values, options, depth - 1) for part in parts] or [None]
+    texts_of_rest = ["..." if part is None or part[0] else part[1] for part in rest]
+    if start is None:
         return None
-
-    def _together(self, parts: list[ast.expr], between: str, depth: int) -> tuple[str | None, str] | None:
-        start, *rest = (self._place(part, depth + 1) for part in parts)
-        if start is None:
-            return None
-        texts = [start[1], *("..." if part is None or part[0] else part[1] for part in rest)]
-        return start[0], posixpath.join(*texts) if between else "".join(texts)
+    return start[0], posixpath.join(start[1], *texts_of_rest) if between else start[1] + "".join(texts_of_rest)
 
 
-_SAME = frozenset(("join", "Path", "str", "fspath", "expanduser"))
+_OF_PARTS = frozenset(("join", "Path", "str", "fspath", "expanduser"))
 """Functions of a path, or of its parts."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 
+from cloudtrain.job.script import read_hyperparameters
 from cloudtrain.job.syntax import ScriptSyntax, read_syntax
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.system.plugins import find_target
 
 
 def syntax_of(subject: Subject) -> ScriptSyntax:
@@ -45,3 +48,37 @@ def one_process(subject: Subject) -> Iterator[Fault]:
     if distribution == "none" and "distribution" not in subject.job.model_fields_set and syntax_of(subject).is_alone:
         message = f"one process runs `{subject.job.entry_point}`, because it joins no other process"
         yield Fault(message, "for several, join them in the script, and add `distribution: {type: torch}`")
+
+
+@rule("CT404", Level.WARNING)
+def model_is_lost(subject: Subject) -> Iterator[Fault]:
+    """The script saves a model where the service does not keep it.
+
+    SageMaker and Azure ML keep the job's outputs and checkpoint; Azure ML also `outputs` and `logs` in the working
+    folder. The rule reads `torch.save`, `save_pretrained`, `save_model`, `save_file`, `joblib.dump` and
+    the `output_dir` of Hugging Face's trainers, with paths that are constants or options of the script.
+    """
+    facts, words = find_target(subject.reading.service).facts, given_options(subject)
+    if not facts.is_paid:
+        return
+    told: set[str] = set()
+    for save in syntax_of(subject).saves:
+        start = "" if save.option is None else str(words.get(save.option, syntax_of(subject).defaults[save.option]))
+        path = posixpath.normpath(f"{start}/{save.path}" if save.option else save.path)
+        folder = path.partition("/")[0]
+        is_elsewhere = "://" in path or "${" in path or (path.startswith("/") and not path.startswith(_LOST))
+        if is_elsewhere or folder in facts.saved_folders or path in told:
+            continue
+        told.add(path)
+        hint = f"pass `--{save.option} '${{{{outputs.model}}}}'`" if save.option else _SAVE_IN_MODEL
+        message = f"line {save.line} of `{save.file}` saves to `{path}`, and the service keeps only the job's outputs"
+        yield Fault(message, hint, ("hyperparameters", save.option) if save.option in words else ("entry_point",))
+
+
+_LOST = ("/tmp/", "/home/", "/root/")
+_SAVE_IN_MODEL = "save in `runtime.model_dir()`, after `from cloudtrain import runtime`"
+
+
+def given_options(subject: Subject) -> dict[str, object]:
+    """Return the values that the job gives to the script's options."""
+    return {**(read_hyperparameters(subject.job.arguments) or {}), **subject.reading.parameters}

@@ -50,6 +50,11 @@ print(parser.parse_args())
 """
 ALONE = {"train.py": "import torch\n"}
 JOINED = {"train.py": "import torch\nimport steps\n", "steps.py": "import torch.distributed as dist\n"}
+SAVES = """\
+import torch, os
+parser.add_argument("--out-dir", default="out")
+torch.save(net, os.path.join(args.out_dir, "net.pt"))
+"""
 TORCH = {"type": "torch"}
 EIGHT = {"gpus_per_instance": 8}
 KEY = Maker(1).pem("OPENSSH ")
@@ -108,6 +113,14 @@ CASES: dict[str, tuple[Case, Case, str]] = {
             ct.Local(emulate="sagemaker"),
         ),
         "remove `Environment.A` from `sagemaker_overrides`",
+    ),
+    "CT404": (
+        Case({"resources": {"instance_type": "ml.m5.xlarge"}}, ct.Local(emulate="sagemaker"), {"train.py": SAVES}),
+        Case(
+            {"resources": {"instance_type": "ml.m5.xlarge"}, "hyperparameters": {"out-dir": "${{outputs.model}}"}},
+            ct.Local(emulate="sagemaker"), {"train.py": SAVES},
+        ),
+        "pass `--out-dir '${{outputs.model}}'`",
     ),
     "CT301": (
         Case(files={**SOURCE, "deploy": KEY}), Case(files={**SOURCE, "deploy.pub": "ssh-ed25519 AAAA"}), ".cloudtrainignore",

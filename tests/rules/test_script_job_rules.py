@@ -97,3 +97,39 @@ def test_copies_of_one_training_are_told_before_they_are_paid_for(
     idle = found(make_source, target, code, alone, distribution={"type": "none"}, **pytorch("2.8"))
     assert all("join several processes in the script" in str(hint) for _, hint in idle)
     assert target == "local" or idle
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ('torch.save(net, "out/model.pt")', "out/model.pt"),
+        ('net.save_pretrained(f"{FOLDER}/last")', "out/last"),
+        ('torch.save(net, Path(FOLDER) / f"{epoch}.pt")', "out/..."),
+        ('trainer.save_model("/tmp/model")', "/tmp/model"),
+        ('TrainingArguments(per_device_train_batch_size=1, output_dir="./out")', "out"),
+        ('torch.save(net, args.output_dir + "/a.pt")', "results/a.pt"),
+        ('torch.save(net, f=os.path.join(args.output_dir, "a.pt"))', "results/a.pt"),
+        ('torch.save(net, os.path.join(os.environ["SM_MODEL_DIR"], "a.pt"))', None),
+        ('torch.save(net, "/opt/ml/model/a.pt")', None),
+        ("torch.save(net, runtime.model_dir() / 'a.pt')", None),
+        ("image.save('a.png')", None),
+    ],
+)
+def test_a_model_that_the_service_would_delete_is_told(
+    make_source: Callable[..., Path], line: str, path: str | None
+) -> None:
+    """The line and the place are named on both clouds, in modules beside the script too; not on this machine."""
+    own = f'FOLDER = "out"\nparser.add_argument("-o", "--output_dir", default="results")\n{line}\n'
+    for target in CLOUDS:
+        said = found(make_source, target, "CT404", own, **pytorch("2.8"))
+        assert [message.split(",")[0] for message, _ in said] == (
+            [f"line 3 of `train.py` saves to `{path}`"] if path else []
+        )
+    assert found(make_source, "local", "CT404", own) == []
+
+
+def test_azure_keeps_its_own_folders(make_source: Callable[..., Path]) -> None:
+    """Azure ML uploads `./outputs` and `./logs`; SageMaker does not."""
+    line = 'torch.save(net, "./outputs/a.pt")\n'
+    assert found(make_source, "azureml", "CT404", line, **pytorch("2.8")) == []
+    assert found(make_source, "sagemaker", "CT404", line, **pytorch("2.8")) != []
