@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 
-from cloudtrain.job.script import read_hyperparameters
 from cloudtrain.job.syntax import ScriptSyntax, read_syntax
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
@@ -81,4 +83,35 @@ _SAVE_IN_MODEL = "save in `runtime.model_dir()`, after `from cloudtrain import r
 
 def given_options(subject: Subject) -> dict[str, object]:
     """Return the values that the job gives to the script's options."""
-    return {**(read_hyperparameters(subject.job.arguments) or {}), **subject.reading.parameters}
+    typed = pairwise((*subject.job.arguments, ""))
+    named = {name.lstrip("-").partition("=")[::2]: after for name, after in typed if name.startswith("-")}
+    return {**{name: value or after for (name, value), after in named.items()}, **subject.reading.parameters}
+
+
+@rule("CT212", Level.WARNING)
+def path_of_this_machine(subject: Subject) -> Iterator[Fault]:
+    """An option of the script names a path of this machine, which the run does not have.
+
+    A cloud's machine has no files of this one. On every target, this one too, the script works in a copy of the code
+    folder, so `../data` leads out of it. Name the data as an input: a cloud gets it by an upload, and the script its
+    folder by `${{inputs.NAME}}`. The rule looks at paths that exist here, as a value of the job or as the default of an
+    option.
+    """
+    target, is_paid = subject.target.name, find_target(subject.reading.service).facts.is_paid
+    for name, value in {**syntax_of(subject).defaults, **given_options(subject)}.items():
+        path = value.rstrip("/") if isinstance(value, str) else ""
+        is_own = is_paid and path.startswith(("/", "~/")) and path != "/tmp" and not path.startswith(_EVERYWHERE)
+        if not (is_own or path == ".." or path.startswith("../")) or "\0" in path:
+            continue
+        if os.path.exists(os.path.join(subject.tree.root, os.path.expanduser(path))):  # noqa: PTH110, PTH111, PTH118
+            key = re.sub(r"\W", "_", name)
+            hint = (
+                f"make it an input, `--set inputs.{key}.{target}={path}`, and pass `--{name} '${{{{inputs.{key}}}}}'`"
+            )
+            is_parameter = name in subject.reading.parameters
+            other = ("arguments",) if subject.job.arguments else ("entry_point",)
+            place = ("hyperparameters", name) if is_parameter else other
+            yield Fault(f"`--{name} {path}` is a path of this machine, which the run does not have", hint, place)
+
+
+_EVERYWHERE = ("/opt/", "/usr/", "/dev/", "/proc/", "/etc/", "/bin/", "/var/")

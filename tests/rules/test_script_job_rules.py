@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,28 @@ def test_azure_keeps_its_own_folders(make_source: Callable[..., Path]) -> None:
     line = 'torch.save(net, "./outputs/a.pt")\n'
     assert found(make_source, "azureml", "CT404", line, **pytorch("2.8")) == []
     assert found(make_source, "sagemaker", "CT404", line, **pytorch("2.8")) != []
+
+
+def test_data_that_only_this_machine_has_is_told(make_source: Callable[..., Path], tmp_path: Path) -> None:
+    """An absolute path on the clouds, `../data` on every target, also as an option's default. What exists nowhere here,
+    or in every container, is left alone."""
+    (tmp_path / "data").mkdir()
+    above = os.path.relpath(tmp_path / "data", make_source({"train.py": ""}))
+    whole = str(tmp_path / "data")
+    cases: list[tuple[dict[str, Any], str, list[str]]] = [
+        ({"hyperparameters": {"data": whole}}, whole, list(CLOUDS)),
+        ({"arguments": ("--flag", f"--data={whole}")}, whole, list(CLOUDS)),
+        ({"arguments": ("--data", above, "-x")}, above, [*CLOUDS, "local"]),
+        ({"hyperparameters": {"data": f"{whole}/none", "shell": "/bin/sh", "other": "../none"}}, "", []),
+    ]
+    for fields, path, targets in cases:
+        for target in (*CLOUDS, "local"):
+            said = found(make_source, target, "CT212", **fields, **pytorch("2.8"))
+            assert [message for message, _ in said] == (
+                [f"`--data {path}` is a path of this machine, which the run does not have"] if target in targets else []
+            )
+            assert all(f"`--set inputs.data.{target}={path}`" in str(hint) for _, hint in said)
+    default = f"parser.add_argument('--data', default={above!r})\n"
+    assert len(found(make_source, "local", "CT212", default)) == 1
+    assert found(make_source, "local", "CT212", default, inputs={"data": {"local": whole}},
+                 hyperparameters={"data": "${{inputs.data}}"}) == []  # fmt: skip
