@@ -185,6 +185,16 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         Case({"outputs": {"d": {"local": "/dev/null/d"}}}), Case({"outputs": {"d": {"local": "/no/such"}}}),
         "--set outputs.d.local=PATH",
     ),
+    "LO105": (
+        Case({"distribution": TORCH}, ct.Local(processes_per_instance=6), machine=Machine(8, (), 2**30)),
+        Case({"distribution": TORCH}, ct.Local(processes_per_instance=5), machine=Machine(8, (), 2**30)),
+        "start at most 5:",
+    ),
+    "LO208": (
+        Case({"distribution": TORCH}, ct.Local(processes_per_instance=4), machine=Machine(cpus=2)),
+        Case({"distribution": TORCH}, ct.Local(processes_per_instance=3), machine=Machine(cpus=2)),
+        "`--instances 1 --processes-per-instance 2`",
+    ),
     "LO201": (
         Case({"resources": EIGHT, "distribution": TORCH}, machine=Machine(cpus=2)),
         Case({"resources": EIGHT, "distribution": TORCH}, machine=Machine(cpus=8)),
