@@ -129,6 +129,8 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
         them = "it" if len(work) == 1 else "them"
         copy = "" if folder == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
         say(_words_of(work) + copy)
+        keep = "pass the script the folder '${{outputs.model}}', or save in `runtime.model_dir()`"
+        say(f"a cloud would lose {them}: {keep}")
     look = typed("cloudtrain", "trials" if run.is_sweep else "logs", run.name)
     say(f"next: {look}{fetch and f', {fetch}'}")
 
@@ -179,7 +181,7 @@ def _words_of(work: Mapping[str, Path]) -> str:
     """Return a line with the number of working files and the name of the largest one, which may be the model."""
     sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
     largest = max(sizes, key=sizes.__getitem__, default="")
-    count = "1 file" if len(sizes) == 1 else f"{len(sizes)} files"
+    count = "1 file" if len(sizes) == 1 else f"{len(sizes)} files ({format_size(sum(sizes.values()))})"
     description = f"{'' if len(sizes) == 1 else 'the largest is '}`{largest}`, {format_size(sizes.get(largest, 0))}"
     return f"the script wrote {count} into its working folder: {description}"
 

@@ -119,7 +119,7 @@ def _script_job(options: SubmitOptions) -> JobFile:
         raise UsageError(message, hint=hint, code="CT902")
     has_distribution = any(item.startswith("distribution.type=") for item in overrides)
     if options.processes_per_instance is not None and not has_distribution and distribution_of(script) is None:
-        message = f"`{script}` imports no library for training with several processes"
+        message = f"`{script}` uses no library for training with several processes"
         hint = "choose how the processes start, for example with `--set distribution.type=torch`"
         raise UsageError(message, hint=hint, code="CT902")
     job = load_script(script, arguments, overrides)

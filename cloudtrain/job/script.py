@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.documents.document import Unreadable, parse_python, read_text
 from cloudtrain.errors import UsageError, shortened
 from cloudtrain.job.nodes import MAX_JOB_NAME
+from cloudtrain.job.syntax import read_syntax
 from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, argv_of
 
 _LIBRARIES = {
@@ -24,7 +24,8 @@ _LIBRARIES = {
     "accelerate": "torch",
     "transformers": "torch",
 }
-"""Libraries that a script can import, and the distribution that starts its processes. The first match counts."""
+"""Libraries that a script can import, and the distribution that starts its processes. The first match counts. One
+process runs a script whose syntax shows that its processes would not work together."""
 
 _USUAL_NAMES = ("train", "main", "run", "__main__")
 """Script names that say nothing about the job. The job is then named after the folder."""
@@ -39,11 +40,7 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
     Raises:
         UsageError: the script does not exist, or is not a Python file.
     """
-    place, root = os.path.realpath(script), os.path.realpath(folder)
-    inside = os.path.relpath(place, root)
-    if inside.startswith(os.pardir):
-        root, inside = os.path.dirname(place), os.path.basename(place)  # noqa: PTH119, PTH120
-    entry_point = Path(inside).as_posix()
+    place, (root, entry_point) = os.path.realpath(script), _root_of(script, folder)
     source = "." if root == os.path.realpath(folder) else root
     name = job_name_from(_title(place, root))
     fields: dict[str, object] = {"name": name, "source_dir": source, "entry_point": entry_point}
@@ -52,8 +49,17 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
         fields["arguments"] = [*arguments]
     elif hyperparameters:
         fields["hyperparameters"] = hyperparameters
-    distribution = distribution_of(script)
+    distribution = distribution_of(script, folder)
     return fields | ({"distribution": {"type": distribution}} if distribution else {})
+
+
+def _root_of(script: Path, folder: Path) -> tuple[str, str]:
+    """Return the folder of the code, and the path of the script in it."""
+    place, root = os.path.realpath(script), os.path.realpath(folder)
+    inside = os.path.relpath(place, root)
+    if inside.startswith(os.pardir):
+        root, inside = os.path.dirname(place), os.path.basename(place)  # noqa: PTH119, PTH120
+    return root, Path(inside).as_posix()
 
 
 def read_hyperparameters(arguments: Sequence[str]) -> dict[str, object] | None:
@@ -97,14 +103,15 @@ def _number(text: str) -> int | float | None:
     return None
 
 
-def distribution_of(script: Path) -> str | None:
-    """Return the distribution that the script's imports suggest; None if they suggest none.
+def distribution_of(script: Path, folder: Path | None = None) -> str | None:
+    """Return the distribution that the script suggests; None if its processes would not work together. The modules of
+    `folder`, by default the working directory, are read too if the script is inside it.
 
     Raises:
         UsageError: the script cannot be read, or is not a Python file.
     """
     try:
-        tree = parse_python(read_text(script))
+        parse_python(read_text(script))
     except OSError as error:
         raise UsageError(
             f"`{script}` cannot be read: {error.strerror}",
@@ -117,16 +124,14 @@ def distribution_of(script: Path) -> str | None:
         hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
         line = f": `{shortened(error.text.strip())}`" if error.text and error.text.strip() else ""
         raise UsageError(f"`{script}` is not Python: {error.msg}{line}", hint=hint, code="CT903") from None
-    imported = _imports(tree)
-    return next((distribution for name, distribution in _LIBRARIES.items() if name in imported), None)
+    root, entry_point = _root_of(script, folder or Path.cwd())
 
+    def read(path: str) -> str | None:
+        try:
+            return read_text(Path(root, path))
+        except (OSError, Unreadable):
+            return None
 
-def _imports(tree: ast.AST) -> Mapping[str, None]:
-    """Return the packages that a module imports, at its top level or inside functions."""
-    packages: dict[str, None] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            packages.update((alias.name.partition(".")[0], None) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            packages[node.module.partition(".")[0]] = None
-    return packages
+    syntax = read_syntax(entry_point, read)
+    distribution = next((distribution for name, distribution in _LIBRARIES.items() if name in syntax.packages), None)
+    return None if distribution == "torch" and syntax.is_alone else distribution

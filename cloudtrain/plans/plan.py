@@ -134,6 +134,8 @@ class Machine(NamedTuple):
 
     cpus: int
     gpu_ids: tuple[str, ...] = ()
+    memory: int = 0
+    """The bytes of memory that processes may use; 0 if unknown."""
 
     @property
     def gpus(self) -> int:

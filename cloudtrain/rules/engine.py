@@ -344,7 +344,7 @@ def level_of(code: str) -> Level:
     return registered[code].level
 
 
-_PORTABLE = ("cloudtrain.rules.job", "cloudtrain.rules.values")
+_PORTABLE = ("cloudtrain.rules.job", "cloudtrain.rules.scripts", "cloudtrain.rules.values")
 
 _ORDER = ("error", "warning", "notice")
 

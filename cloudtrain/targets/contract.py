@@ -249,6 +249,8 @@ class TargetFacts(NamedTuple):
     """Whether a run itself can wait for the runs in `CompileContext.after`, whose outputs it reads."""
     locating_settings: tuple[str, ...] = ()
     """The settings without which the target's runs cannot be listed, such as `region`."""
+    saved_folders: tuple[str, ...] = ()
+    """The folders in the script's working folder that the service saves after the run."""
     plan_formats: tuple[str, ...] = ()
     """Formats of a plan for the target's own tools: the names in `Plan.forms`, which the part `export` makes."""
     extras: Mapping[str, tuple[str, ...]] = MappingProxyType({})

@@ -44,6 +44,20 @@ def test_submit_runs_it(cli: Cli, emulated: str) -> None:
     assert sorted(line.split()[-1] for line in result.out.splitlines() if "algo" in line) == ["algo-1", "algo-2"]
 
 
+@pytest.mark.parametrize("launch", ["toolkit", "entrypoint"])
+def test_a_model_beside_the_code_is_told(cli: Cli, emulated: str, launch: str) -> None:
+    """SageMaker would keep nothing of `/opt/ml/code`, whoever starts the script: the end names the file, and what keeps
+    it; `download` copies it, and no file of the bundle."""
+    Path("train.py").write_text("open('model.pt', 'w').write('x' * 2048)\n")
+    Path("cloudtrain.toml").write_text(f'[sagemaker]\nlaunch = "{launch}"\n')
+    result = cli("submit", emulated, "--emulate", "sagemaker", "--instances", "1")
+    assert result.code == 0, result.err
+    said = " ".join(result.err.split())
+    assert "wrote 1 file into its working folder: `model.pt`, 2 KiB" in said
+    assert "a cloud would lose it: pass the script the folder '${{outputs.model}}'" in said
+    assert cli("download", "last", "work/", "--to", "here").out.split() == ["here/model.pt"]
+
+
 AZURE_JOB = """\
 name: digits
 entry_point: train.py

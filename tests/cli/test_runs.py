@@ -389,10 +389,11 @@ def test_the_end_names_what_a_script_wrote_beside_its_code(cli: Cli, clean_envir
     (clean_environment / "job.yaml").write_text("name: plain\nsource_dir: .\nentry_point: train.py\n")
     result = cli("submit", "job.yaml")
     name = json.loads(cli("status", "last", "--json").out)["name"]
-    assert "the script wrote 2 files into its working folder: the largest is `out/last.pt`, 2 KiB" in " ".join(
+    assert "the script wrote 2 files (2 KiB) into its working folder: the largest is `out/last.pt`, 2 KiB" in " ".join(
         result.err.split()
     )
     assert f"`cloudtrain download {name} work/`" in result.err
+    assert "a cloud would lose them: pass the script the folder '${{outputs.model}}'" in " ".join(result.err.split())
     nothing = cli("download", name, "model/")
     assert (nothing.code, f"`cloudtrain download {name} work/`" in nothing.err) == (1, True)
     none = cli("download", name, "outputs/")

@@ -20,7 +20,7 @@ from cloudtrain.runtime.sagemaker_launcher.plan import launch_plan
 from tests.cli.conftest import Cli
 from tests.examples import examples
 
-TORCH = "import sys  # --target\ndef train():\n    import torch\nprint('got', sys.argv[1:], flush=True)\n"
+TORCH = "import sys  # --target\ndef train():\n    import torch.distributed\nprint('got', sys.argv[1:], flush=True)\n"
 
 
 @pytest.fixture
@@ -196,8 +196,14 @@ def test_flags_before_the_script(cli: Cli, script: str) -> None:
     ("text", "distribution"),
     [
         ("import os\n", "none"),
-        ("import torch.nn as nn\n", "torch"),
+        ("import torch.nn as nn\n", "none"),
+        ("import torch\nloss.backward()\nimport some_library\n", "none"),
+        ("import torch\nimport some_trainer\n", "torch"),
+        ("import torch\nfrom torch import distributed\n", "torch"),
+        ("import torch\nimport os\nrank = os.environ['LOCAL_RANK']\n", "torch"),
+        ("import torch\nfrom parts.steps import run\n", "torch"),
         ("from transformers import Trainer\n", "torch"),
+        ("import torch\nfrom transformers import AutoModel\n", "none"),
         ("import torch\nimport deepspeed\n", "deepspeed"),
         ("import horovod.torch as hvd\nimport torch\n", "horovod"),
         ("from mpi4py import MPI\n", "mpi"),
@@ -206,7 +212,10 @@ def test_flags_before_the_script(cli: Cli, script: str) -> None:
     ],
 )
 def test_imports_choose_the_distribution(clean_environment: Path, text: str, distribution: str) -> None:
-    """What the script imports decides how its processes start; its name is the folder's where it is a usual one."""
+    """The script and its own modules decide how its processes start; its name is the folder's where it is a usual
+    one."""
+    (clean_environment / "parts").mkdir()
+    (clean_environment / "parts" / "steps.py").write_text("import torch.distributed as dist\n")
     (clean_environment / "fit.py").write_text(text)
     job = ct.TrainingJob.from_script("fit.py", ["--epochs", "3"], description="a try")
     assert (job.distribution.type, job.name, job.description) == (distribution, "fit", "a try")
@@ -240,7 +249,7 @@ def test_mistakes(cli: Cli, script: str, clean_environment: Path) -> None:
         (["plan", "job.yaml", "--", "--epochs", "3"], "`job.yaml` is a job file, which takes no arguments"),
         (["check", "job.yaml", "--gpu", "H100"], "`--gpu` works only with a script"),
         (["plan", "--save-job", "job.yaml", script], "`job.yaml` already exists"),
-        (["plan", "--nproc", "2", "none.py"], "imports no library for training with several processes"),
+        (["plan", "--nproc", "2", "none.py"], "uses no library for training with several processes"),
         (["plan", "--set", "hyperparameter.a=1", script], "hyperparameters"),
     ):
         result = cli(*wrong)

@@ -57,7 +57,13 @@ def test_init_finds_the_only_script(cli: Cli, clean_environment: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "distribution"),
-    [("import torch\n", "torch"), ("import os\n", "none"), ("import deepspeed\n", "deepspeed"), ("def (\n", "torch")],
+    [
+        ("import torch.distributed\n", "torch"),
+        ("import torch\n", "none"),
+        ("import os\n", "none"),
+        ("import deepspeed\n", "deepspeed"),
+        ("def (\n", "torch"),
+    ],
 )
 def test_init_looks_at_the_imports(cli: Cli, clean_environment: Path, text: str, distribution: str) -> None:
     """The job starts the script's processes as its imports ask for."""

@@ -48,6 +48,13 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--learning_rate", type=float)
 print(parser.parse_args())
 """
+ALONE = {"train.py": "import torch\n"}
+JOINED = {"train.py": "import torch\nimport steps\n", "steps.py": "import torch.distributed as dist\n"}
+SAVES = """\
+import torch, os
+parser.add_argument("--out-dir", default="out")
+torch.save(net, os.path.join(args.out_dir, "net.pt"))
+"""
 TORCH = {"type": "torch"}
 EIGHT = {"gpus_per_instance": 8}
 KEY = Maker(1).pem("OPENSSH ")
@@ -107,6 +114,17 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         ),
         "remove `Environment.A` from `sagemaker_overrides`",
     ),
+    "CT212": (
+        Case({"hyperparameters": {"data": ".."}}), Case({"hyperparameters": {"data": "../none"}}), "inputs.data.local=..",
+    ),
+    "CT404": (
+        Case({"resources": {"instance_type": "ml.m5.xlarge"}}, ct.Local(emulate="sagemaker"), {"train.py": SAVES}),
+        Case(
+            {"resources": {"instance_type": "ml.m5.xlarge"}, "hyperparameters": {"out-dir": "${{outputs.model}}"}},
+            ct.Local(emulate="sagemaker"), {"train.py": SAVES},
+        ),
+        "pass `--out-dir '${{outputs.model}}'`",
+    ),
     "CT301": (
         Case(files={**SOURCE, "deploy": KEY}), Case(files={**SOURCE, "deploy.pub": "ssh-ed25519 AAAA"}), ".cloudtrainignore",
     ),
@@ -134,6 +152,10 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         Case({"resources": EIGHT, "distribution": TORCH}),
         "processes_per_instance: 8",
     ),
+    "CT507": (
+        Case({"distribution": TORCH}, files=ALONE), Case({"distribution": TORCH}, files=JOINED), "`torch.distributed`",
+    ),
+    "CT508": (Case(files=ALONE), Case({"distribution": {"type": "none"}}, files=ALONE), "type: torch"),
     "CT503": (
         Case({"resources": {"gpus_per_instance": 1}, "distribution": {"type": "torch", "processes_per_instance": 2}}),
         Case({"resources": {"gpus_per_instance": 2}, "distribution": {"type": "torch", "processes_per_instance": 2}}),
@@ -162,6 +184,16 @@ CASES: dict[str, tuple[Case, Case, str]] = {
     "LO104": (
         Case({"outputs": {"d": {"local": "/dev/null/d"}}}), Case({"outputs": {"d": {"local": "/no/such"}}}),
         "--set outputs.d.local=PATH",
+    ),
+    "LO105": (
+        Case({"distribution": TORCH}, ct.Local(processes_per_instance=6), machine=Machine(8, (), 2**30)),
+        Case({"distribution": TORCH}, ct.Local(processes_per_instance=5), machine=Machine(8, (), 2**30)),
+        "start at most 5:",
+    ),
+    "LO208": (
+        Case({"distribution": TORCH}, ct.Local(processes_per_instance=4), machine=Machine(cpus=2)),
+        Case({"distribution": TORCH}, ct.Local(processes_per_instance=3), machine=Machine(cpus=2)),
+        "`--instances 1 --processes-per-instance 2`",
     ),
     "LO201": (
         Case({"resources": EIGHT, "distribution": TORCH}, machine=Machine(cpus=2)),

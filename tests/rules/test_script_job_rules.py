@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,80 @@ def test_a_demonstration_is_not_sent_to_a_paid_machine_unnoticed(make_source: Ca
     assert "job_gpu.yaml" in str(said[1])
     assert found(make_source, target, "CT403", tags={"size": "large"}, **pytorch("2.8")) == []
     assert found(make_source, "local", "CT403", tags={"size": "toy"}) == []
+
+
+@pytest.mark.parametrize("target", [*CLOUDS, "local"])
+def test_copies_of_one_training_are_told_before_they_are_paid_for(
+    make_source: Callable[..., Path], target: str
+) -> None:
+    """A script that joins no process group would be trained once per process; one that does is left alone."""
+    alone = "import torch\nloss = torch.ones(1, requires_grad=True)\nloss.backward()\n"
+    ((message, hint),) = found(make_source, target, "CT507", alone, **pytorch("2.8"))
+    assert message.startswith("`train.py` joins no other process, so ")
+    assert "`distribution: {type: none}`" in str(hint)
+    assert found(make_source, target, "CT507", f"{alone}import torch.distributed\n", **pytorch("2.8")) == []
+    code = {"sagemaker": "SM331", "azureml": "AZ321"}.get(target, "")
+    idle = found(make_source, target, code, alone, distribution={"type": "none"}, **pytorch("2.8"))
+    assert all("join several processes in the script" in str(hint) for _, hint in idle)
+    assert target == "local" or idle
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ('torch.save(net, "out/model.pt")', "out/model.pt"),
+        ('net.save_pretrained(f"{FOLDER}/last")', "out/last"),
+        ('torch.save(net, Path(FOLDER) / f"{epoch}.pt")', "out/..."),
+        ('trainer.save_model("/tmp/model")', "/tmp/model"),
+        ('TrainingArguments(per_device_train_batch_size=1, output_dir="./out")', "out"),
+        ('torch.save(net, args.output_dir + "/a.pt")', "results/a.pt"),
+        ('torch.save(net, f=os.path.join(args.output_dir, "a.pt"))', "results/a.pt"),
+        ('torch.save(net, os.path.join(os.environ["SM_MODEL_DIR"], "a.pt"))', None),
+        ('torch.save(net, "/opt/ml/model/a.pt")', None),
+        ("torch.save(net, runtime.model_dir() / 'a.pt')", None),
+        ("image.save('a.png')", None),
+    ],
+)
+def test_a_model_that_the_service_would_delete_is_told(
+    make_source: Callable[..., Path], line: str, path: str | None
+) -> None:
+    """The line and the place are named on both clouds, in modules beside the script too; not on this machine."""
+    own = f'FOLDER = "out"\nparser.add_argument("-o", "--output_dir", default="results")\n{line}\n'
+    for target in CLOUDS:
+        said = found(make_source, target, "CT404", own, **pytorch("2.8"))
+        assert [message.split(",")[0] for message, _ in said] == (
+            [f"line 3 of `train.py` saves to `{path}`"] if path else []
+        )
+    assert found(make_source, "local", "CT404", own) == []
+
+
+def test_azure_keeps_its_own_folders(make_source: Callable[..., Path]) -> None:
+    """Azure ML uploads `./outputs` and `./logs`; SageMaker does not."""
+    line = 'torch.save(net, "./outputs/a.pt")\n'
+    assert found(make_source, "azureml", "CT404", line, **pytorch("2.8")) == []
+    assert found(make_source, "sagemaker", "CT404", line, **pytorch("2.8")) != []
+
+
+def test_data_that_only_this_machine_has_is_told(make_source: Callable[..., Path], tmp_path: Path) -> None:
+    """An absolute path on the clouds, `../data` on every target, also as an option's default. What exists nowhere here,
+    or in every container, is left alone."""
+    (tmp_path / "data").mkdir()
+    above = os.path.relpath(tmp_path / "data", make_source({"train.py": ""}))
+    whole = str(tmp_path / "data")
+    cases: list[tuple[dict[str, Any], str, list[str]]] = [
+        ({"hyperparameters": {"data": whole}}, whole, list(CLOUDS)),
+        ({"arguments": ("--flag", f"--data={whole}")}, whole, list(CLOUDS)),
+        ({"arguments": ("--data", above, "-x")}, above, [*CLOUDS, "local"]),
+        ({"hyperparameters": {"data": f"{whole}/none", "shell": "/bin/sh", "other": "../none"}}, "", []),
+    ]
+    for fields, path, targets in cases:
+        for target in (*CLOUDS, "local"):
+            said = found(make_source, target, "CT212", **fields, **pytorch("2.8"))
+            assert [message for message, _ in said] == (
+                [f"`--data {path}` is a path of this machine, which the run does not have"] if target in targets else []
+            )
+            assert all(f"`--set inputs.data.{target}={path}`" in str(hint) for _, hint in said)
+    default = f"parser.add_argument('--data', default={above!r})\n"
+    assert len(found(make_source, "local", "CT212", default)) == 1
+    assert found(make_source, "local", "CT212", default, inputs={"data": {"local": whole}},
+                 hyperparameters={"data": "${{inputs.data}}"}) == []  # fmt: skip

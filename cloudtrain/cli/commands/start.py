@@ -156,8 +156,8 @@ def _job_text(path: Path, script: Path, name: str) -> str:
 
 
 def _distribution(script: Path) -> str:
-    """The line is for torch if the script cannot be read, and a comment if it imports no library for distributed
-    training."""
+    """The line is for torch if the script cannot be read, and a comment if its processes would not work
+    together."""
     from cloudtrain.job.script import distribution_of
 
     try:

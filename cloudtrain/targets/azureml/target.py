@@ -42,6 +42,7 @@ class AzureMLTarget(Target):
         secrets={"keyvault": "keyvault:VAULT/NAME"},
         keeps_literals=True,
         locating_settings=("subscription_id", "resource_group", "workspace"),
+        saved_folders=("outputs", "logs"),
         plan_formats=("az-cli", "python"),
         extras={"azureml": ("azure-identity", "azure-storage-blob"), "azureml-sdk": ("azure-ai-ml",)},
     )

@@ -94,7 +94,19 @@ def local_outputs(specification: LaunchSpecification) -> dict[str, str]:
 
 
 def this_machine(environ: Mapping[str, str], *, devices: Path = Path("/dev")) -> Machine:
-    return Machine(cpu_count(), gpu_ids(environ, devices=devices))
+    return Machine(cpu_count(), gpu_ids(environ, devices=devices), _memory())
+
+
+def _memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Return the machine's memory in bytes, or the container's limit if it is lower; 0 if unknown."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
+    try:
+        return min(memory, int(limit.read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit: `max`
+        return memory
 
 
 def cpu_count() -> int:

@@ -22,12 +22,13 @@ _OUTPUT = "CLOUDTRAIN_OUTPUT_"
 @dataclass(frozen=True)
 class CodePlace:
     """The bundle, the hash of its content, and the folder to unpack it into: None if the launchers of emulated hosts
-    unpack it. `copies` are further folders to unpack it into, for emulations."""
+    unpack it, each into its folder in `unpacked`. `copies` are further folders to unpack it into, for emulations."""
 
     archive: str
     sha256: str
     directory: str | None
     copies: tuple[str, ...] | None = None
+    unpacked: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

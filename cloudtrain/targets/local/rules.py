@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloudtrain.job.distribution import TensorFlow
+from cloudtrain.job.model import format_size
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import IMAGE, Fault, KeysOf, Reading, Subject, ValuePath, rule
@@ -298,6 +299,39 @@ def _file_on_the_way(folder: str) -> str | None:
     while not os.path.exists(there):  # noqa: PTH110 - a text for each of ten thousand parents, not a path
         there = os.path.dirname(there) or "."  # noqa: PTH120
     return None if os.path.isdir(there) else there  # noqa: PTH112
+
+
+@rule("LO105", Level.ERROR)
+def memory_is_too_small(subject: Subject) -> Iterator[Fault]:
+    """The processes need more memory than this machine has.
+
+    Each process that torchrun starts imports PyTorch, which takes 200 MiB before any data or model is loaded (measured
+    with torch 2.13 on Linux). The ranks of `--launcher fork` share that memory, so they are not counted.
+    """
+    specification, memory = _specification(subject), subject.account.machine.memory
+    need = specification.world_size * _OF_TORCH
+    if specification.launcher == "torchrun" and 0 < memory < need:
+        yield Fault(
+            f"{specification.world_size} processes with PyTorch need {format_size(need)} of memory or more, and this "
+            f"machine has {format_size(memory)}",
+            f"start at most {max(1, memory // _OF_TORCH)}: `--instances 1 --processes-per-instance N`",
+        )
+
+
+_OF_TORCH = 200 * 2**20
+"""Bytes that a process with PyTorch does not share with others."""
+
+
+@rule("LO208", Level.NOTICE)
+def more_processes_than_cpus(subject: Subject) -> Iterator[Fault]:
+    """The run has two or more processes for each CPU of this machine.
+
+    Without a GPU the processes compute on the CPUs, so more of them make the run slower, and each needs its own memory.
+    """
+    machine, count = subject.account.machine, _specification(subject).world_size
+    if not machine.gpus and count > 1 and count >= 2 * machine.cpus:
+        hint = f"for a fast run start at most {machine.cpus}: `--instances 1 --processes-per-instance {machine.cpus}`"
+        yield Fault(f"{count} processes share {machine}", hint)
 
 
 @rule("LO201", Level.NOTICE)

@@ -87,7 +87,8 @@ def steps_of(folder: RunFolder) -> dict[int, float]:
 #
 # The working folder is the code folder, so files newer than the unpacked code come from the script. This module
 # compares the change time of each file, which programs cannot set, with the change time of the file `unpacked`, which
-# was created after unpacking.
+# was created after unpacking. Where an emulated host unpacks the code later, it compares the time of the last write,
+# which is 1980 for every file of a bundle.
 
 NAME = "work"
 """The name of these files for `cloudtrain download`."""
@@ -105,23 +106,24 @@ def working_files(spec: LaunchSpecification, marker: Path) -> dict[str, Path]:
     """Map the path of each new or changed file, relative to the working folder, to the file. If several emulated hosts
     have a file with the same path, the last host's file is used. Without the file `marker` the result is empty."""
     code = spec.code
-    folders = [folder for folder in (code.directory, *(code.copies or ())) if folder is not None]
+    folders = {folder: "st_ctime_ns" for folder in (code.directory, *(code.copies or ())) if folder is not None}
+    folders |= dict.fromkeys(code.unpacked or (), "st_mtime_ns")
     try:
         since = marker.stat().st_ctime_ns
     except FileNotFoundError:  # nothing was unpacked yet, or by an earlier version
         return {}
     places = {str(place) for folders_of_one in spec.downloads().values() for place in folders_of_one}
-    return {name: file for folder in folders for name, file in _newer(folder, since, places)}
+    return {name: file for folder, time in folders.items() for name, file in _newer(folder, since, places, time)}
 
 
-def _newer(root: str, since: int, places: Iterable[str]) -> Iterator[tuple[str, Path]]:
+def _newer(root: str, since: int, places: Iterable[str], time: str) -> Iterator[tuple[str, Path]]:
     """Leaves out the folders in `places`, and links to folders, which can lead out of `root`."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in _NOT_RESULTS and f"{folder}/{name}" not in places)
         for name in sorted(names):
             file = Path(folder, name)
             try:
-                is_new = file.lstat().st_ctime_ns > since and stat.S_ISREG(file.stat().st_mode)
+                is_new = getattr(file.lstat(), time) > since and stat.S_ISREG(file.stat().st_mode)
             except OSError:  # removed meanwhile, or a link to nowhere
                 continue
             if is_new:

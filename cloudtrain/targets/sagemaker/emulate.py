@@ -367,7 +367,8 @@ def _specification(
     code = CodePlace(archive, context.bundle.sha256, None)
     if folders := tuple(f"{stage.root(host)}/code" for host, launch in launches.items() if not launch.unpacks):
         code = replace(code, directory=folders[0], copies=folders[1:])
-    unpacks = any(launch.unpacks for launch in launches.values())
+    if unpacked := tuple(f"{stage.root(host)}/code" for host, launch in launches.items() if launch.unpacks):
+        code = replace(code, unpacked=unpacked)
     rank_count = sum(launch.ranks for launch in launches.values())
     return LaunchSpecification(
         name=context.run_name,
@@ -394,7 +395,7 @@ def _specification(
         ports=tuple(map(port_name, endpoints)),
         processes=tuple(_started_process(stage, launches, process, signal) for process, signal in processes),
         finishes=("master",) if "master" in roles and "ps" in roles else (),
-        patience=LAUNCHER_PATIENCE if unpacks else LaunchSpecification.patience,
+        patience=LAUNCHER_PATIENCE if unpacked else LaunchSpecification.patience,
         grace_period=stage.grace_period,
         max_runtime=job.max_runtime,
         metrics={str(row["Name"]): str(row["Regex"]) for row in metrics} or None,

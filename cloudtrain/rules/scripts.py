@@ -1,0 +1,117 @@
+"""Rules about what a training script shows by its syntax."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from cloudtrain.job.syntax import ScriptSyntax, read_syntax
+from cloudtrain.plans.plan import Level
+from cloudtrain.plans.processes import Processes
+from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.system.plugins import find_target
+
+
+def syntax_of(subject: Subject) -> ScriptSyntax:
+    script, tree = subject.job.entry_point or "", subject.tree
+    if not script.endswith(".py"):
+        return ScriptSyntax()
+    paths = {entry.path for entry in tree.entries if entry.path.endswith(".py")}
+    return read_syntax(script, lambda path: tree.read_text(path) if path in paths else None)
+
+
+@rule("CT507", Level.WARNING)
+def copies_of_one_training(subject: Subject) -> Iterator[Fault]:
+    """Several processes would all train the same model.
+
+    The distribution starts several processes, but the script uses no library that joins them and reads no rank. So each
+    process runs the whole training, and all of them write the same files. The rule reads the script and the modules
+    beside it that it imports. Join the processes in the script, for example with `runtime.init_process_group()` and
+    DistributedDataParallel, or start one process.
+    """
+    kind, count = subject.reading.distribution.type, sum(Processes.of(subject.plan.processes).ranks.values())
+    if kind != "none" and count > 1 and syntax_of(subject).is_alone:
+        message = f"`{subject.job.entry_point}` joins no other process, so {count} processes would all train the same"
+        hint = "start one process with `distribution: {type: none}`, or join them in the script with "
+        yield Fault(message, f"{hint}`torch.distributed`", ("distribution",))
+
+
+@rule("CT508", Level.NOTICE)
+def one_process(subject: Subject) -> Iterator[Fault]:
+    """The job sets no distribution, and the script does not work with other processes.
+
+    The script imports torch, but uses no library that joins processes and reads no rank. So one process runs it. If
+    several shall train together, join them in the script, and set a `distribution`.
+    """
+    distribution = subject.reading.distribution.type
+    if distribution == "none" and "distribution" not in subject.job.model_fields_set and syntax_of(subject).is_alone:
+        message = f"one process runs `{subject.job.entry_point}`, because it joins no other process"
+        yield Fault(message, "for several, join them in the script, and add `distribution: {type: torch}`")
+
+
+@rule("CT404", Level.WARNING)
+def model_is_lost(subject: Subject) -> Iterator[Fault]:
+    """The script saves a model where the service does not keep it.
+
+    SageMaker and Azure ML keep the job's outputs and checkpoint; Azure ML also `outputs` and `logs` in the working
+    folder. The rule reads `torch.save`, `save_pretrained`, `save_model`, `save_file`, `joblib.dump` and
+    the `output_dir` of Hugging Face's trainers, with paths that are constants or options of the script.
+    """
+    facts, words = find_target(subject.reading.service).facts, given_options(subject)
+    if not facts.is_paid:
+        return
+    told: set[str] = set()
+    for save in syntax_of(subject).saves:
+        start = "" if save.option is None else str(words.get(save.option, syntax_of(subject).defaults[save.option]))
+        path = posixpath.normpath(f"{start}/{save.path}" if save.option else save.path)
+        folder = path.partition("/")[0]
+        is_elsewhere = "://" in path or "${" in path or (path.startswith("/") and not path.startswith(_LOST))
+        if is_elsewhere or folder in facts.saved_folders or path in told:
+            continue
+        told.add(path)
+        hint = f"pass `--{save.option} '${{{{outputs.model}}}}'`" if save.option else _SAVE_IN_MODEL
+        message = f"line {save.line} of `{save.file}` saves to `{path}`, and the service keeps only the job's outputs"
+        yield Fault(message, hint, ("hyperparameters", save.option) if save.option in words else ("entry_point",))
+
+
+_LOST = ("/tmp/", "/home/", "/root/")
+_SAVE_IN_MODEL = "save in `runtime.model_dir()`, after `from cloudtrain import runtime`"
+
+
+def given_options(subject: Subject) -> dict[str, object]:
+    """Return the values that the job gives to the script's options."""
+    typed = pairwise((*subject.job.arguments, ""))
+    named = {name.lstrip("-").partition("=")[::2]: after for name, after in typed if name.startswith("-")}
+    return {**{name: value or after for (name, value), after in named.items()}, **subject.reading.parameters}
+
+
+@rule("CT212", Level.WARNING)
+def path_of_this_machine(subject: Subject) -> Iterator[Fault]:
+    """An option of the script names a path of this machine, which the run does not have.
+
+    A cloud's machine has no files of this one. On every target, this one too, the script works in a copy of the code
+    folder, so `../data` leads out of it. Name the data as an input: a cloud gets it by an upload, and the script its
+    folder by `${{inputs.NAME}}`. The rule looks at paths that exist here, as a value of the job or as the default of an
+    option.
+    """
+    target, is_paid = subject.target.name, find_target(subject.reading.service).facts.is_paid
+    for name, value in {**syntax_of(subject).defaults, **given_options(subject)}.items():
+        path = value.rstrip("/") if isinstance(value, str) else ""
+        is_own = is_paid and path.startswith(("/", "~/")) and path != "/tmp" and not path.startswith(_EVERYWHERE)
+        if not (is_own or path == ".." or path.startswith("../")) or "\0" in path:
+            continue
+        if os.path.exists(os.path.join(subject.tree.root, os.path.expanduser(path))):  # noqa: PTH110, PTH111, PTH118
+            key = re.sub(r"\W", "_", name)
+            hint = (
+                f"make it an input, `--set inputs.{key}.{target}={path}`, and pass `--{name} '${{{{inputs.{key}}}}}'`"
+            )
+            is_parameter = name in subject.reading.parameters
+            other = ("arguments",) if subject.job.arguments else ("entry_point",)
+            place = ("hyperparameters", name) if is_parameter else other
+            yield Fault(f"`--{name} {path}` is a path of this machine, which the run does not have", hint, place)
+
+
+_EVERYWHERE = ("/opt/", "/usr/", "/dev/", "/proc/", "/etc/", "/bin/", "/var/")
