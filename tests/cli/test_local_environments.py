@@ -256,7 +256,9 @@ def test_prune_removes_what_no_submit_has_asked_for(
 def test_an_installer_does_not_flood_the_terminal(cli: Cli, project: Path, uv: Path, state_dir: Path) -> None:
     """Its lines are in the log; of many in a moment, at most one is printed."""
     program = uv / "uv"
-    lines = "if arguments[0] == 'pip':\n    print(*(f'Collecting package{n}' for n in range(99)), sep='\\n', flush=True)\n"
+    lines = (
+        "if arguments[0] == 'pip':\n    print(*(f'Collecting package{n}' for n in range(99)), sep='\\n', flush=True)\n"
+    )
     program.write_text(program.read_text().replace("if arguments[0] ==", f"{lines}if arguments[0] ==", 1))
     result = cli("submit", "job.yaml", "--build-environment")
     assert result.code == 0, result.err

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +17,7 @@ from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, sho
 from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean
 from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
-from cloudtrain.plans.states import RunState
+from cloudtrain.plans.states import Metrics, RunState
 from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
@@ -164,18 +166,20 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
             _say_how_to_get_metrics(run)
 
 
+_READ = 2000
+"""Lines of output in which a status looks for metrics, because the states of some targets do not have them."""
+
+
 def _say_how_to_get_metrics(run: Run) -> None:
-    """Print on stderr how a run without metrics gets some; nothing for a job that can have none."""
-    try:
-        sent_job = run.show()
-    except CloudtrainError:  # another machine submitted the run
-        return
-    patterns = sent_job.job.get("metrics")
-    if patterns:
-        say(f"no metrics: no line of the output matches a pattern in the job's `metrics`: {', '.join(patterns)}")
-    elif sent_job.kept.kind == "training":
-        pattern = typed("--set", "metrics.loss=loss[=: ]+([0-9.e+-]+)")
-        say(f"no metrics: call `runtime.report(loss=loss)`, or name a pattern of your output: {pattern}")
+    """Print on stderr how a run without metrics gets some; nothing if its first lines have some or cannot be read."""
+    with suppress(CloudtrainError):  # such as for a run that another machine submitted
+        sent_job, metrics = run.show(), Metrics()
+        if sent_job.kept.kind != "training" or sent_job.job.get("metrics"):
+            return
+        lines = list(islice(run.logs(), _READ))
+        if len(lines) < _READ and not any(metrics.of(line) for line in lines):
+            pattern = typed("--set", "metrics.loss=loss[=: ]+([0-9.e+-]+)")
+            say(f"no metrics: call `runtime.report(loss=loss)`, or name a pattern of your output: {pattern}")
 
 
 def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
