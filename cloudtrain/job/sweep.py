@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import exp, floor, isfinite, log, prod
 from sys import float_info
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
@@ -79,8 +80,8 @@ def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
         hint = f"write `{{{kind}: [1, 8]}}`, or list the values themselves"
         yield Problem((kind,), f"a range has two bounds, and this has {len(value)}", hint, code="CT060")
         return
-    low, high = value
-    if not all(_is_number(item) for item in value):
+    low, high = map(_number, value)
+    if low is None or high is None:
         return
     if low >= high:
         hint = f"write `[{high}, {low}]`" if low > high else f"write the value into the job: `{low}`"
@@ -96,9 +97,15 @@ def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
         yield Problem((kind,), message, "bring the bounds closer together", code="CT060")
 
 
-def _is_number(item: object) -> bool:
-    """Return whether a bound is a number that a float can hold. Some integers are too large."""
-    return isinstance(item, float | int) and not isinstance(item, bool) and abs(item) <= float_info.max
+def _number(item: object) -> float | int | None:
+    """Return a bound, also one that is written as a text; None if it is no number that a float can hold. Some integers
+    are too large."""
+    if isinstance(item, str):
+        with suppress(ValueError):
+            item = float(item)
+    if isinstance(item, bool) or not isinstance(item, float | int):
+        return None
+    return item if abs(item) <= float_info.max else None
 
 
 class Drawing(Protocol):

@@ -87,6 +87,8 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
         ({"search": {"x": []}}, "the list has no values"),
         ({"search": {"x": [1, 1]}}, "`1` is listed twice"),
         ({"search": {"x": {"uniform": [2, 1]}}}, "the range from 2 to 1 is empty"),
+        ({"search": {"x": {"log": ["1e-3", 0.0]}}}, "the range from 0.001 to 0.0 is empty"),
+        ({"search": {"x": {"log": ["-1", "1"]}}}, "a logarithmic range needs positive bounds, not -1.0"),
         ({"search": {"x": {"log": [1, 2, 3]}}}, "`log` has 3 entries, and at most 2 are allowed"),
         ({"search": {"x": {"uniform": [0, float("inf")]}}}, "`uniform[1]` must be a number, not `inf`"),
         ({"search": {"x": {"int": [1, 4], "step": 9}}}, "a step of 9 leads beyond the range from 1 to 4"),
