@@ -7,11 +7,13 @@ import posixpath
 import re
 from collections.abc import Iterator
 from itertools import pairwise
+from shlex import quote
 
+from cloudtrain.errors import dotted
 from cloudtrain.job.syntax import ScriptSyntax, read_syntax
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
-from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
 from cloudtrain.system.plugins import find_target
 
 
@@ -103,14 +105,17 @@ def path_of_this_machine(subject: Subject) -> Iterator[Fault]:
         is_own = is_paid and path.startswith(("/", "~/")) and path != "/tmp" and not path.startswith(_EVERYWHERE)
         if not (is_own or path == ".." or path.startswith("../")) or "\0" in path:
             continue
-        if os.path.exists(os.path.join(subject.tree.root, os.path.expanduser(path))):  # noqa: PTH110, PTH111, PTH118
+        here = os.path.normpath(os.path.join(subject.tree.root, os.path.expanduser(path)))  # noqa: PTH111, PTH118
+        if os.path.exists(here):  # noqa: PTH110
             key = re.sub(r"\W", "_", name)
-            hint = (
-                f"make it an input, `--set inputs.{key}.{target}={path}`, and pass `--{name} '${{{{inputs.{key}}}}}'`"
-            )
-            is_parameter = name in subject.reading.parameters
-            other = ("arguments",) if subject.job.arguments else ("entry_point",)
-            place = ("hyperparameters", name) if is_parameter else other
+            place: ValuePath = ("hyperparameters", name)
+            new = f"${{{{inputs.{key}}}}}"
+            words = f"--set {quote(f'inputs.{key}.{target}={here}')}"
+            if name in subject.reading.parameters:
+                hint = f"name it as an input: `{words} --set {quote(f'{dotted(place)}={new}')}`"
+            else:
+                place = ("arguments",) if subject.job.arguments else ("entry_point",)
+                hint = f"name it as an input with `{words}`, and pass `--{name} '{new}'`"
             yield Fault(f"`--{name} {path}` is a path of this machine, which the run does not have", hint, place)
 
 

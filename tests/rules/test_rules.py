@@ -115,7 +115,7 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         "remove `Environment.A` from `sagemaker_overrides`",
     ),
     "CT212": (
-        Case({"hyperparameters": {"data": ".."}}), Case({"hyperparameters": {"data": "../none"}}), "inputs.data.local=..",
+        Case({"hyperparameters": {"data": ".."}}), Case({"hyperparameters": {"data": "../none"}}), "--set inputs.data.local=/",
     ),
     "CT404": (
         Case({"resources": {"instance_type": "ml.m5.xlarge"}}, ct.Local(emulate="sagemaker"), {"train.py": SAVES}),

@@ -154,7 +154,7 @@ def test_data_that_only_this_machine_has_is_told(make_source: Callable[..., Path
             assert [message for message, _ in said] == (
                 [f"`--data {path}` is a path of this machine, which the run does not have"] if target in targets else []
             )
-            assert all(f"`--set inputs.data.{target}={path}`" in str(hint) for _, hint in said)
+            assert all(f"`--set inputs.data.{target}={whole}" in str(hint) for _, hint in said)
     default = f"parser.add_argument('--data', default={above!r})\n"
     assert len(found(make_source, "local", "CT212", default)) == 1
     assert found(make_source, "local", "CT212", default, inputs={"data": {"local": whole}},

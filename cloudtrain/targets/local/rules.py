@@ -311,10 +311,11 @@ def memory_is_too_small(subject: Subject) -> Iterator[Fault]:
     specification, memory = _specification(subject), subject.account.machine.memory
     need = specification.world_size * _OF_TORCH
     if specification.launcher == "torchrun" and 0 < memory < need:
+        most = max(1, memory // _OF_TORCH)
         yield Fault(
             f"{specification.world_size} processes with PyTorch need {format_size(need)} of memory or more, and this "
             f"machine has {format_size(memory)}",
-            f"start at most {max(1, memory // _OF_TORCH)}: `--instances 1 --processes-per-instance N`",
+            f"start at most {most}: `--instances 1 --processes-per-instance {most}`",
         )
 
 
