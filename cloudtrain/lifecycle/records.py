@@ -41,15 +41,13 @@ class Identity(NamedTuple):
 def salt_of_new_store(folder: Path) -> str:
     """Return the salt that a new store in `folder` would get now.
 
-    The salt is a hash of the host name, the id of the current boot, the path, and the device, inode and change time of
-    the nearest existing folder. Two containers made from one image therefore get different salts. So does the store
-    that takes the place of a removed one, because the removal changes the folder above it: otherwise it would give the
-    name, and with it the folder, of a run that is still running to another run.
+    The salt is a hash of the host name, the id of the current boot, the path, and the device and inode of the nearest
+    existing folder. Two containers made from one image therefore get different salts.
     """
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     status = nearest.stat()
-    changing = (status.st_dev, status.st_ino, status.st_ctime_ns)
-    return _hash(os.uname().nodename, boot_id(), os.path.realpath(folder), *map(str, changing))
+    host = os.uname().nodename
+    return _hash(host, boot_id(), os.path.realpath(folder), str(status.st_dev), str(status.st_ino))
 
 
 def location_in(folder: Path) -> str:

@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
@@ -375,21 +374,6 @@ def test_a_store_that_is_copied_gives_other_names_and_one_that_stays_the_same(st
         assert (store.salt, store.salt == original.salt) == (planned, False)
     with open_store(copy) as store:
         assert store.salt == planned
-
-
-@pytest.mark.parametrize("lose", [shutil.rmtree, lambda folder: (folder / STORE_FILE).unlink()])
-def test_a_store_in_the_place_of_a_removed_one_gives_other_names(
-    lose: Callable[[Path], object], state_dir: Path
-) -> None:
-    """A run of the removed store may still be running; a dry run knows the new names before."""
-    salts = list[str]()
-    for _ in range(3):
-        planned = salt_of_new_store(state_dir)
-        with open_store(state_dir) as store:
-            assert store.salt == planned
-            salts.append(store.salt)
-        lose(state_dir)
-    assert len(set(salts)) == 3
 
 
 def test_a_store_that_is_replaced_meanwhile_is_written_no_more(state_dir: Path) -> None:

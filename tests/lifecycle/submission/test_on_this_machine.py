@@ -17,7 +17,6 @@ from cloudtrain.targets.local import service
 from cloudtrain.targets.local.folder import RunFolder
 from cloudtrain.targets.local.service import withdraw
 from tests.lifecycle.submission.later import a_minute_later
-from tests.targets.places import eventually
 
 pytestmark = pytest.mark.lifecycle
 
@@ -49,25 +48,6 @@ def test_with_the_store_lost_the_script_runs_again(
     assert str(run.wait().state) == "succeeded"
     assert run.name != earlier.name
     assert Path("ran").read_text() == "once\nonce\n"
-
-
-@pytest.mark.slow_after(1)
-def test_with_the_state_folder_removed_a_run_has_nothing_of_the_one_before(
-    job: ct.TrainingJob, state_dir: Path, clean_environment: Path
-) -> None:
-    """The first run was still running: the next one has another name, and its own end."""
-    script = clean_environment / "src/train.py"
-    script.write_text(f"{script.read_text()}import time\nwhile not os.path.exists('go'): time.sleep(0.02)\n")
-    script.write_text("import os\n" + script.read_text())
-    earlier = ct.submit(job, "local")
-    eventually(Path("ran").exists)
-    shutil.rmtree(state_dir)
-    run = ct.submit(job, "local")
-    assert run.name != earlier.name
-    eventually(lambda: Path("ran").read_text() == "once\nonce\n")
-    assert run.directory is not None
-    (run.directory / "code/go").touch()
-    assert str(run.wait().state) == "succeeded"
 
 
 def test_a_supervisor_that_comes_too_late_starts_nothing(

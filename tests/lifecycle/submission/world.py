@@ -6,8 +6,7 @@ The code under test is the real one: `submission.py`, `Store` on SQLite, and the
   this one is killed. A killed process raises `Killed`; from then on all that it holds is inert, as after SIGKILL, so
   that no `except` and no `finally` of it has an effect.
 * A service takes requests at once, late (its sender may be dead by then), or never. Its answers can be lost.
-* A store can be lost, also while a command runs, and with the folders of its runs; it can be copied, or replaced by an
-  old copy; a clock can be set; a machine can boot.
+* A store can be lost, copied, or replaced by an old copy; a clock can be set; a machine can boot.
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ class Job:
     plan: PlanKind
     intent: Intent
     at: float
-    is_removed: bool = False
-    """Whether its folder was removed, with its store. Another run can then have its name."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,6 @@ class StoreFile:
         self.db = sqlite3.connect(":memory:", isolation_level=None)
         (db or _TEMPLATE).backup(self.db)
         self.forgotten: list[tuple[str, float]] = []
-        self.is_restored = False
 
     @property
     def is_current(self) -> bool:
@@ -175,8 +171,7 @@ class Lock:
 class Service:
     """What runs jobs. `kind` says what it makes of a second job of one name:
 
-    unique    refuses it (SageMaker)
-    folder    refuses it as long as the folder of the first one is there (a local run)
+    unique    refuses it (SageMaker, the folder of a local run)
     upsert    takes it for the same job (Azure ML)
     multiple  runs both (Slurm)
     """
@@ -188,7 +183,7 @@ class Service:
         self.is_reachable = True
 
     def named(self, name: str) -> list[Job]:
-        return [job for job in self.jobs if job.name == name and not job.is_removed]
+        return [job for job in self.jobs if job.name == name]
 
     def arrive(self, name: str, plan: PlanKind, intent: Intent) -> bool:
         """A request arrives. False: it is refused, because there is a job of that name."""
@@ -235,7 +230,7 @@ class ServiceOfProcess:
             if not self.has(plan.ref):
                 raise TargetUnreachable("no answer")
             return plan.ref
-        was_repeated = world.has_faults and self._service.kind != "folder" and world.random.random() < 0.03
+        was_repeated = world.has_faults and world.random.random() < 0.03
         if was_repeated:  # the answer was lost, and the client library sends the request again
             taken = not self._service.arrive(plan.run_name, intent.plan, intent) if self.names_are_unique else taken
         if taken and not (again or was_repeated):
@@ -314,9 +309,8 @@ class World:
         self.clock_sets = 0
         self.has_faults = True
         self.is_concurrent = False
-        self.services = {kind: Service(self, kind) for kind in ("unique", "folder", "upsert", "multiple")}
+        self.services = {kind: Service(self, kind) for kind in ("unique", "upsert", "multiple")}
         self.stores: dict[str, StoreFile] = {}
-        self.losses = 0
         self.locks: dict[Any, Process] = {}
         self.intents: list[Intent] = []
         self.recovered: list[tuple[str, str, bool]] = []
@@ -358,27 +352,14 @@ class World:
     # stores
 
     def store(self, path: str) -> StoreFile:
-        """The store at a path, made if need be. The salt of a new one differs after each loss."""
+        """The store at a path, made if need be. The salt of a new one depends on the path alone."""
         if path not in self.stores:
-            self.stores[path] = StoreFile(self, path, Identity(f"salt of {path} after {self.losses} losses", path))
+            self.stores[path] = StoreFile(self, path, Identity(f"salt of {path}", path))
         return self.stores[path]
 
-    def lose(self, path: str, *, with_folders: bool = False) -> None:
-        """The store is deleted, or cut to nothing. `with_folders`: so are the folders of the runs beside it."""
+    def lose(self, path: str) -> None:
+        """The store is deleted, or cut to nothing."""
         self.stores.pop(path, None)
-        self.losses += 1
-        for job in self.services["folder"].jobs if with_folders else ():
-            job.is_removed = job.is_removed or job.intent.store.path == path
-
-    def removal(self, path: str) -> Process:
-        """`rm -r` of the store and all that is beside it, at any moment of the commands that run with it."""
-
-        def command(process: Process) -> None:
-            for _ in range(self.random.randint(0, 25)):
-                process.step()
-            self.lose(path, with_folders=True)
-
-        return Process(self, command)
 
     def copy(self, source: str, path: str) -> None:
         """The store's folder is copied to another path."""
@@ -388,7 +369,6 @@ class World:
     def restore(self, path: str, old: StoreFile) -> None:
         """An old copy takes the place of the store, under its identity."""
         self.stores[path] = StoreFile(self, path, old.identity, old.db)
-        self.stores[path].is_restored = True
 
     # commands
 
