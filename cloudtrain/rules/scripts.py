@@ -37,7 +37,7 @@ def copies_of_one_training(subject: Subject) -> Iterator[Fault]:
     kind, count = subject.reading.distribution.type, sum(Processes.of(subject.plan.processes).ranks.values())
     if kind != "none" and count > 1 and syntax_of(subject).is_alone:
         message = f"`{subject.job.entry_point}` joins no other process, so {count} processes would all train the same"
-        hint = "start one process with `distribution: {type: none}`, or join them in the script with "
+        hint = "use `distribution: {type: none}` for one process, or join them in the script with "
         yield Fault(message, f"{hint}`torch.distributed`", ("distribution",))
 
 
