@@ -70,7 +70,7 @@ def model_is_lost(subject: Subject) -> Iterator[Fault]:
         start = "" if save.option is None else str(words.get(save.option, syntax_of(subject).defaults[save.option]))
         path = posixpath.normpath(f"{start}/{save.path}" if save.option else save.path)
         folder = path.partition("/")[0]
-        is_elsewhere = "://" in path or "${" in path or (path.startswith("/") and not path.startswith(_LOST))
+        is_elsewhere = "://" in path or "${" in path or (path.startswith("/") and not path.startswith(_SCRATCH_FOLDERS))
         if is_elsewhere or folder in facts.saved_folders or path in told:
             continue
         told.add(path)
@@ -79,7 +79,9 @@ def model_is_lost(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, hint, ("hyperparameters", save.option) if save.option in words else ("entry_point",))
 
 
-_LOST = ("/tmp/", "/home/", "/root/")
+_SCRATCH_FOLDERS = ("/tmp/", "/home/", "/root/")
+"""Folders of a cloud's container in which nothing survives. Others may be mounts, so the rule leaves them alone."""
+
 _SAVE_IN_MODEL = "save in `runtime.model_dir()`, after `from cloudtrain import runtime`"
 
 
