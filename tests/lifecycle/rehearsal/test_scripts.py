@@ -30,7 +30,8 @@ def test_the_digits_survive() -> None:
     [
         ("pipeline_gpt", {"layers": 4, "width": 32, "context": 32, "schedule": "zero-bubble-v"}),
         ("gpt_fsdp", {"layers": 2, "width": 32, "context": 32}),
-        ("cifar_ddp", {"epochs": 2, "width": 4}),
+        # With 4 channels the backward pass of torch 2.13 can crash in oneDNN, as on an AMD EPYC with AVX2.
+        ("cifar_ddp", {"epochs": 2, "width": 8}),
     ],
 )
 def test_the_larger_scripts_survive(name: str, small: dict[str, object]) -> None:
