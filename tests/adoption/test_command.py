@@ -121,6 +121,7 @@ def test_a_value_of_another_type(cli: Cli, clean_environment: Path, original: ob
     assert 2 in codes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("redirection", "said"), [("<&-", "it is closed"), ("</dev/zero", "more than 4 MiB"), ("<bytes", "is not UTF-8")]
 )

@@ -57,6 +57,7 @@ def test_every_recorded_body_is_adopted(name: str, adopted: Callable[..., ct.Ado
     assert read_document(found.settings_text or "[azureml]", "toml").data == {"azureml": found.settings}
 
 
+@pytest.mark.slow
 def test_the_share_that_fields_alone_say(adopted: Callable[..., ct.Adoption]) -> None:
     """Nearly all recorded requests need no override: a job file is made of fields."""
     overridden = [name for name, request in SAGEMAKER.items() if adopted(request).fields.get("sagemaker_overrides")]

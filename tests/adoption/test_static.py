@@ -231,6 +231,7 @@ def test_no_draft(text: str, code: str, tmp_path: Path) -> None:
     assert caught.value.code == code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value", ["number", "text", "values", '"{:>99999999999}".format("x")', '"{:>{}}".format("x", 9999999999)']
 )

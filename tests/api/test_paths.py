@@ -35,6 +35,7 @@ def findings(
     return {finding.path: (finding.message, finding.hint) for finding in plan.findings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [LONG, DEEP, "../loop/x"])
 @pytest.mark.parametrize(
     ("job", "path"),

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import cloudtrain
 from cloudtrain.job.codes import error_codes
 from tests.architecture.test_layers import tree
@@ -66,6 +68,7 @@ def argument(node: ast.Call, name: str, position: int | None = None) -> ast.expr
     return named
 
 
+@pytest.mark.slow
 def test_every_error_has_a_code_and_a_hint() -> None:
     """No error is raised without a code that can be explained and a hint that says what to type."""
     faults = []

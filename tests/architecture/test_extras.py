@@ -76,9 +76,9 @@ workspace = "ws"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "package"), [("sagemaker", "boto3"), ("azureml", "azure-core")])
 @pytest.mark.parametrize("command", ["submit", "check --online"])
-@pytest.mark.slow_after(1)
 def test_a_missing_sdk_is_no_finding(command: str, target: str, package: str, clean_environment: Path) -> None:
     """What to install is all that is said: there is nothing to ignore."""
     (clean_environment / "cloudtrain.toml").write_text(SETTINGS)

@@ -96,6 +96,7 @@ def test_commands_print_what_is_shown(item: Shown, cli: Cli) -> None:
     assert not item.output or matches(item.output, result.out), result.out
 
 
+@pytest.mark.slow
 def test_commands_work_with_a_workspace(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The commands that ask Azure, in the order of the page, each with exit code 0."""
     fake = FakeAzure(subscription_id=SUBSCRIPTION, resource_group="training", workspace_name="vision")

@@ -118,6 +118,7 @@ def run(packages: Path) -> Run:
     return start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -161,7 +162,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("changed", "reason"), WRONG)
 def test_it_says_what_is_wrong_with_it(
     install: Callable[..., Path], run: Run, changed: tuple[str, str], reason: str
@@ -178,6 +179,7 @@ def test_it_says_what_is_wrong_with_it(
     assert report.returncode == 2
 
 
+@pytest.mark.slow
 def test_the_doctor_says_what_is_wrong_with_each(install: Callable[..., Path], run: Run) -> None:
     """Many broken packages at once: each has its own reason in the report."""
     names = [f"deck{letter}" for letter, _ in zip("abcdefghijklmnopqrst", WRONG, strict=False)]
@@ -197,7 +199,6 @@ def test_the_doctor_says_what_is_wrong_with_each(install: Callable[..., Path], r
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["my-deck", "_deck", "mode", "of"])
-@pytest.mark.slow_after(1)
 def test_a_name_that_no_target_can_have(install: Callable[..., Path], run: Run, name: str) -> None:
     """It would be no field of a job, or another field; the doctor tells whose it is."""
     install(f"{name} = deck:DeckTarget", deck=TARGET.replace('"deck"', f'"{name}"'))
@@ -276,6 +277,7 @@ def test_the_queue_of_another_target(install: Callable[..., Path], run: Run) -> 
     assert "`--max-restarts` works only on the local target" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_defect_names_the_package(install: Callable[..., Path], run: Run) -> None:
     """An exception in the code of the package is reported to its authors."""
     install("deck = deck:DeckTarget", deck=TARGET.replace("return Plan(", "return 1 / 0 or Plan("))
@@ -284,6 +286,7 @@ def test_a_defect_names_the_package(install: Callable[..., Path], run: Run) -> N
     assert "a defect in the package `broken-target`, not a mistake of yours: ZeroDivisionError" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_doctor_goes_on(install: Callable[..., Path], run: Run) -> None:
     """An exception in a package's account is one line of the report; a missing extra is one of that package."""
     install("deck = deck:DeckTarget", deck=TARGET.replace("return Account()", "return 1 / 0"))

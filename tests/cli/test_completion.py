@@ -114,6 +114,7 @@ def test_a_broken_store_is_silent(state_dir: Path) -> None:
     assert complete("cloudtrain logs dig", process=True) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
     ("words", "answer"),

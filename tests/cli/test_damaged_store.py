@@ -82,6 +82,7 @@ def test_a_bad_date_and_a_bad_state(cli: Cli, runs: tuple[str, str], state_dir: 
         assert bad in cli("ps").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counter", [1e308, "many", b"\xff", 2**63 - 1])
 def test_runs_are_counted_after_a_bad_counter(
     cli: Cli, runs: tuple[str, str], job: str, state_dir: Path, counter: object

@@ -456,8 +456,8 @@ def test_what_an_sdk_has_no_word_for_is_named(
     assert said in " ".join(result.err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["explain", "--json"], ["--help"], ["--version"]], ids=" ".join)
-@pytest.mark.slow_after(1)
 def test_a_reader_that_goes_away_is_silent(arguments: list[str]) -> None:
     """`cloudtrain explain | head -1`: no complaint, exit code 141."""
     with subprocess.Popen(
@@ -502,6 +502,7 @@ def test_half_of_a_character_is_a_mistake_like_any_other(cli: Cli, clean_environ
     assert "`model` must be a mapping" in result.err
 
 
+@pytest.mark.slow
 def test_a_pattern_that_python_warns_about_is_no_words_on_stderr(clean_environment: Path) -> None:
     """`[[` is a character class, whatever a Python to come makes of it."""
     (clean_environment / "train.py").write_text("")

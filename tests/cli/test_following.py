@@ -84,6 +84,7 @@ def terminal(clean_environment: Path) -> Iterator[pexpect.spawn[str]]:
             shell("stop", "last", "--wait")
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_run_alone(terminal: pexpect.spawn[str]) -> None:
     """130, three lines that say what to type; the run goes on until it is stopped from another shell."""
     terminal.sendintr()

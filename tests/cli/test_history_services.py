@@ -117,6 +117,7 @@ def test_rerun_on_azure(cli: Cli, azure: FakeAzure, make_source: Callable[..., P
     assert (tmp_path / "code/run.sh").stat().st_mode & 0o100
 
 
+@pytest.mark.slow
 def test_diff_of_two_runs_of_a_service(cli: Cli, aws: FakeAws, make_source: Callable[..., Path]) -> None:
     """A hyperparameter, a line of code and the image, from what was uploaded."""
     files = {"train.py": "print(1)\n", "job.yaml": test_sagemaker.JOB, "cloudtrain.toml": test_sagemaker.SETTINGS}

@@ -65,6 +65,7 @@ def written(clean_environment: Path) -> Any:
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_has_its_place(cli: Cli, written: Any, name: str) -> None:
     """Exit code 2, a code and the field's line."""
@@ -75,6 +76,7 @@ def test_what_is_refused_has_its_place(cli: Cli, written: Any, name: str) -> Non
     assert f"  {field}\n" in result.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in TARGETS[1:])])
 @pytest.mark.parametrize("name", PLANNED)
 def test_what_is_planned_is_no_defect(cli: Cli, written: Any, name: str, target: str) -> None:

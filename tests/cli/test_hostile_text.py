@@ -70,6 +70,7 @@ def assert_harmless(result: Result, *, bare: bool = False) -> Result:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

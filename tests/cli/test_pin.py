@@ -53,6 +53,7 @@ def versions(request: dict[str, object]) -> list[str]:
     return ["/".join(place.rsplit("/", 3)[1:]) for place in places]
 
 
+@pytest.mark.slow
 def test_the_plan_is_that_of_the_versions(cli: Cli, fake: FakeAzure, job: str) -> None:
     """As if they stood in the file; a submit sends that plan, and keeps it, though a newer version is there."""
     pinned = ["mine/versions/2", "cifar/versions/1", "cifar/versions/2"]

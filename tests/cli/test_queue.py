@@ -47,6 +47,7 @@ def has_started(cli: Cli, name: str) -> None:
     eventually(lambda: "up" in cli("logs", name).out)
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 def test_a_day_in_the_queue(cli: Cli, submit: Submit, state_dir: Path) -> None:
     """Submitted, listed, moved, dropped, followed."""

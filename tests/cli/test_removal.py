@@ -95,7 +95,6 @@ def test_prune(cli: Cli, scripted: Path, job: str, state_dir: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.lifecycle
 @pytest.mark.parametrize(("by", "kept"), [("accuracy", [0.9, 0.7]), ("-accuracy", [0.2, 0.5]), ("acuracy", None)])
-@pytest.mark.slow_after(1)
 def test_keep_the_best(cli: Cli, project: Path, by: str, kept: list[float] | None) -> None:
     """`--by` keeps the best by a metric, `-` before it the lowest; a metric that no run has removes nothing."""
     (project / "train.py").write_text("import sys\nprint('[metrics] step=1 accuracy=' + sys.argv[2])\n")

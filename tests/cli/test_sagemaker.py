@@ -148,6 +148,7 @@ def test_check_without_credentials_asks_nobody(
     assert [finding["code"] for finding in json.loads(result.out)] == ["SM901"]
 
 
+@pytest.mark.slow
 def test_waiting_through_an_outage(cli: Cli, fake: FakeAws, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """AWS out of reach for a while is no end of a run: `wait` asks again."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")

@@ -95,6 +95,7 @@ def test_commands_print_what_is_shown(item: Shown, cli: Cli) -> None:
     assert not item.output or matches(item.output, result.out), result.out
 
 
+@pytest.mark.slow
 def test_commands_work_with_an_account(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The commands that ask AWS, in the order of the page, each with exit code 0."""
     with FakeAws(region="us-west-2") as fake:

@@ -146,6 +146,7 @@ def test_scripts_copy_never_overwrites(cli: Cli, clean_environment: Path) -> Non
     assert [path.name for path in (clean_environment / "mine").iterdir()] == ["x"]
 
 
+@pytest.mark.slow
 def test_explain_every_rule(cli: Cli) -> None:
     """Each rule and each error can be explained, at 80 columns, in any case."""
     rules = json.loads(cli("explain", "--json").out)

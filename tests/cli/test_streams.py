@@ -46,9 +46,9 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
     return run
 
 
+@pytest.mark.slow
 @full
 @pytest.mark.parametrize("line", ["--version", "explain", "explain --json", "plan job.yaml", "scripts show digits_ddp"])
-@pytest.mark.slow_after(2)
 def test_full_stdout_is_an_error_that_says_so(shell: Shell, scripted: Path, job: str, line: str) -> None:
     """Code 74 and one error with a hint, whether the output is a line or a page."""
     done = shell(f"{line} >/dev/full")
@@ -87,6 +87,7 @@ def test_a_run_that_was_sent_is_named_although_nobody_reads(shell: Shell, script
     assert f"`{sent.name}` continues" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code"),
     [
@@ -140,6 +141,7 @@ def test_any_encoding_takes_any_character(shell: Shell, scripted: Path, job: str
     assert "é" in json.dumps(plan, ensure_ascii=False)
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_text_is_printed(shell: Shell, scripted: Path, job: str) -> None:
     """A file name may hold any bytes; it is escaped, not a defect."""
     folder = b"\xff"

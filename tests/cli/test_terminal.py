@@ -103,6 +103,7 @@ def test_colour_on_a_terminal_and_never_with_no_color(terminal: object, scripted
     assert not re.search(r"\x1b\[[0-9;]*m", re.sub(r"\x1b\[0m", "", following))
 
 
+@pytest.mark.slow
 def test_dumb_terminal_gets_plain_lines(terminal: object, scripted: Path, job: str) -> None:
     """TERM=dumb: no live table, no escape sequence at all."""
     fate(scripted, lines=lines_with_metrics(3))

@@ -55,6 +55,7 @@ def test_every_script_has_its_line() -> None:
     assert sorted(row.name for row in rows()) == script_names()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 def test_scripts_run_on_the_targets_named(row: Row) -> None:
     """Their jobs can be planned there without an error; elsewhere they are refused, with another way."""

@@ -60,6 +60,7 @@ def put(cli: Cli, *arguments: str) -> list[str]:
     return results[0].out.splitlines()
 
 
+@pytest.mark.slow
 def test_sagemaker(cli: Cli, job_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bundle and data are in S3, once, and no job is there."""
     with FakeAws() as fake:
@@ -98,6 +99,7 @@ def test_a_sweep_of_the_service(cli: Cli, job_file: str, monkeypatch: pytest.Mon
         assert not {"CreateHyperParameterTuningJob"} & {item.operation for item in fake.received}
 
 
+@pytest.mark.slow
 def test_azureml(cli: Cli, job_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code is an asset of the workspace, and no job is there."""
     with FakeAzure() as fake:

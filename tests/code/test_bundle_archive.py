@@ -70,6 +70,7 @@ def written(tree: Tree) -> bytes:
         return Path(folder, "out.tar.gz").read_bytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(content=trees, seed=st.integers(1, 2**32))
 def test_the_same_content_gives_the_same_bytes(content: Content, seed: int) -> None:
@@ -82,6 +83,7 @@ def test_the_same_content_gives_the_same_bytes(content: Content, seed: int) -> N
         assert written(first) == written(second)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(content=trees)
 def test_what_was_packed_is_unpacked(content: Content) -> None:

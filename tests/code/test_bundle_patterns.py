@@ -115,8 +115,8 @@ MANY: dict[str, Callable[[int], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", MANY.values(), ids=MANY.keys())
-@pytest.mark.slow_after(2)
 def test_many_patterns_are_not_tried_one_by_one(line: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A generated list of 20,000 lines: for each path only the few that share a text with it are tried."""
     tried = 0

@@ -114,6 +114,7 @@ def test_a_secret_is_found_wherever_it_is_in_a_file(before: int, tmp_path: Path)
     assert finding.details == (f"a.py:{lines + 1}: gitlab-pat",)
 
 
+@pytest.mark.slow
 def test_of_a_huge_file_the_beginning_is_searched(tmp_path: Path) -> None:
     """Beyond 16 MiB nothing is looked at: a file of that size is data."""
     value = Maker(1).of(HEX, 20, before="glpat-")

@@ -71,6 +71,7 @@ def test_inputs_reach_the_shell_as_variables() -> None:
         assert "${{" not in one["run"]
 
 
+@pytest.mark.slow
 def test_a_good_job_passes(workspace: Path) -> None:
     """No annotation, and exit code 0."""
     done = step(CHECK, workspace, files="jobs/*.yaml", targets="sagemaker")
@@ -105,6 +106,7 @@ def test_no_file_is_a_failure(workspace: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "::error::no job file matches `**/job.yaml`\n")
 
 
+@pytest.mark.slow
 def test_what_a_file_says_stays_inside_its_annotation(workspace: Path) -> None:
     """A name in a job cannot write another workflow command, nor end a property."""
     (workspace / "jobs" / "a,b.yaml").write_text(GOOD.replace("name: good", r'name: "x\n::error::y%"'))

@@ -123,6 +123,7 @@ def differences(compile_as: Compile, name: str) -> list[str]:
     return [part for part, (one, other) in parts.items() if one != other]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [goldens, everywhere, tuners], ids=lambda kind: kind.__name__)
 def test_a_renamed_plan_is_the_plan_of_that_name(kind: Callable[[], Iterator[tuple[str, Compile]]]) -> None:
     """In every part, for every job of the golden files, the examples and the bundled scripts."""

@@ -81,6 +81,7 @@ def test_what_the_sdk_sends_in_silence_is_stopped(name: str, make_source: MakeSo
 ODD: tuple[Any, ...] = ("text", 7, True, None, [], ["text", 7], {}, {"text": 7}, [{}], [{"InstanceType": 7}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ODD, ids=json.dumps)
 def test_no_rule_stumbles_over_an_odd_request(value: Any, make_source: MakeSource) -> None:
     """Overrides can make anything of a request. Every rule still answers, and the odd part is an error."""
@@ -176,6 +177,7 @@ def test_each_toolkit_against_each_distribution(
         assert (not roles & {"torchrun", "mpirun"}) is not known
 
 
+@pytest.mark.slow
 def test_rules_of_sagemaker_are_not_imported_for_another_target(make_source: MakeSource) -> None:
     """A run on this machine does not wait for the rules of a cloud."""
     import subprocess

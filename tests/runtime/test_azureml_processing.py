@@ -118,6 +118,7 @@ def job(make_source: Callable[..., Path], files: dict[str, str], **changes: Any)
     return ct.ProcessingJob(**{**JOB, **changes}, source_dir=str(make_source(files)))
 
 
+@pytest.mark.slow
 def test_every_file_goes_to_one_instance_and_the_script_sees_itself_as_elsewhere(
     cluster: Cluster, make_source: Callable[..., Path]
 ) -> None:
@@ -135,6 +136,7 @@ def test_every_file_goes_to_one_instance_and_the_script_sees_itself_as_elsewhere
     assert "instance 1 of 2 (the first is 0) has 2 files of the input `raw`" in done[1].stderr
 
 
+@pytest.mark.slow
 def test_arguments_are_exact_and_name_the_share(cluster: Cluster, make_source: Callable[..., Path]) -> None:
     """The share stands where the whole stood; a place whose name only begins alike stays; other words are untouched."""
     files = {"steps/prepare.py": SCRIPT}

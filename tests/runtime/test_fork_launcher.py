@@ -106,6 +106,7 @@ def test_a_rank_finds_its_variables(tmp_path: Path) -> None:
         assert json.loads((folder / "rank.json").read_text())["environment"] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "code", "stderr"),
     [

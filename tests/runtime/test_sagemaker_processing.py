@@ -70,6 +70,7 @@ def run(root: Path, *words: str, arguments: tuple[str, ...] = ()) -> subprocess.
     return subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=DEADLINE)
 
 
+@pytest.mark.slow
 def test_the_script_finds_its_data_its_arguments_and_its_number(tmp_path: Path) -> None:
     """Inputs, outputs, arguments (exact, whatever they hold) and the instance's number reach the script."""
     root = container(tmp_path, {"prepare.py": SCRIPT})
@@ -82,6 +83,7 @@ def test_the_script_finds_its_data_its_arguments_and_its_number(tmp_path: Path) 
     assert not (root / "output/message").exists()
 
 
+@pytest.mark.slow
 def test_a_script_in_a_folder_imports_the_runtime(tmp_path: Path) -> None:
     """The bundle is on the path, wherever in it the script is."""
     root = container(tmp_path, {"steps/prepare.py": SCRIPT})

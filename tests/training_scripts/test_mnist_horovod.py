@@ -123,6 +123,7 @@ def write_mnist(folder: Path, parts: Any, *, gzipped: bool) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_digits_are_all_there(images: Any) -> None:
     """1,797 scans, every fifth for the test, with every grey value still told apart."""
     train, test = images.read_digits()
@@ -132,6 +133,7 @@ def test_the_digits_are_all_there(images: Any) -> None:
     assert sorted(set(test.labels.tolist())) == list(range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("gzipped", [False, True])
 def test_idx_files_are_read_as_written(images: Any, tmp_path: Path, gzipped: bool) -> None:
@@ -154,6 +156,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "content", "said"), DAMAGE.values(), ids=DAMAGE)
 def test_what_is_wrong_with_a_file_is_said(
     images: Any, tmp_path: Path, name: str, content: bytes | None, said: str
@@ -167,6 +170,7 @@ def test_what_is_wrong_with_a_file_is_said(
     assert refusal.value.hint
 
 
+@pytest.mark.slow
 def test_a_broken_gzip_file_is_said(images: Any, tmp_path: Path) -> None:
     """A download that ended early."""
     folder = write_mnist(tmp_path, images.read_digits(), gzipped=True)
@@ -331,6 +335,7 @@ def test_a_horovod_that_finds_itself_alone_is_not_believed(tmp_path: Path) -> No
     assert found.errors.startswith("error: 2 processes were started, and Horovod finds 1\n\nhint: ")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_mnist_given_as_an_input_is_what_it_trains_on(images: Any, tmp_path: Path) -> None:
     """Files of another size, 12 x 10 pixels: read, trained on for one epoch, and nothing is said of digits."""

@@ -163,6 +163,7 @@ def write_mnist(folder: Path, layout: str) -> Any:
     return arrays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["idx", "dots", "npz"])
 @pytest.mark.slow
 def test_mnist_is_read_in_its_layouts(tmp_path: Path, layout: str) -> None:
@@ -176,6 +177,7 @@ def test_mnist_is_read_in_its_layouts(tmp_path: Path, layout: str) -> None:
     assert found.white == 255
 
 
+@pytest.mark.slow
 def test_the_digits_are_all_there() -> None:
     """1,797 scans in two sets that share none, all ten digits in both."""
     digits = module("mnist").read_digits()
@@ -222,6 +224,7 @@ def broken_archives(folder: Path) -> Iterator[str]:
     yield "labels are float64"
 
 
+@pytest.mark.slow
 def test_what_is_not_mnist_is_said(tmp_path: Path) -> None:
     """A file that is cut off, of another type, with other labels, or missing ends the run with its name."""
     write_mnist(tmp_path / "data", "idx")

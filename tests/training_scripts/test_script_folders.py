@@ -130,6 +130,7 @@ def test_a_copy_has_every_module_that_it_imports(folder: Path, tmp_path: Path) -
     assert not (copy / ".cloudtraininclude").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("folder", SHARING, ids=lambda folder: folder.name)
 def test_every_target_gets_the_bundle_of_a_copy(folder: Path, target: str, tmp_path: Path) -> None:

@@ -337,7 +337,6 @@ runpy.run_path({script!r}, run_name="__main__")
 @pytest.mark.slow
 @pytest.mark.lifecycle
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
-@pytest.mark.slow_after(1)
 def test_killed_or_stopped_it_goes_on_where_it_was(
     raw: Path, tmp_path: Path, prepared: list[Any], number: signal.Signals
 ) -> None:
@@ -429,9 +428,9 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.lifecycle
 @pytest.mark.parametrize("late", [False, True], ids=["while they start", "when all work"])
-@pytest.mark.slow_after(1)
 def test_a_worker_that_is_killed_before_all_is_given_out_is_told(raw: Path, tmp_path: Path, late: bool) -> None:
     """The pool takes nothing more then, every volume is named, and nobody waits for the workers that are left: these
     leave SIGTERM to their parent. The first volume may have been prepared by then."""

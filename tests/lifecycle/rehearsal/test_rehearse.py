@@ -93,6 +93,7 @@ def test_about_half_way_unless_told(tmp_path: Path) -> None:
     assert (found.at_step, found.comparison.stopped_at) == (6, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "kind", "step", "look_at"),
     [

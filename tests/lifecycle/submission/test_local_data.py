@@ -142,7 +142,7 @@ def test_a_folder_goes_up_once(cloud: Cloud, folder: Path) -> None:
     assert cloud.sent() == 2
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 def test_what_broke_off_goes_on(cloud: Cloud, folder: Path) -> None:
     """Only what is missing is sent, and nothing where the folder is gone but all is there."""
     job = job_of(cloud)

@@ -166,7 +166,6 @@ def test_trials_without_an_objective_stop_when_they_fail_alike(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["dead", "killed"])
-@pytest.mark.slow_after(1)
 def test_one_dead_trial_does_not_end_the_others(make_sweep: MakeSweep, mode: str) -> None:
     """The sweep ends well, and says what failed: a script, or the supervisor of a run."""
     run = ended(make_sweep(search={"rate": [0.1, 0.2], "mode": [mode, "good"]}, strategy="grid", trials=None))
@@ -359,6 +358,7 @@ def test_max_runtime_says_which_trials_are_left_and_begins_again(
     assert (status.state, status.reason, len(run.trials())) == (ct.RunState.SUCCEEDED, None, 2)
 
 
+@pytest.mark.slow
 def test_stop_ends_every_trial(make_sweep: MakeSweep, tmp_path: Path) -> None:
     """And no other is started."""
     (tmp_path / "src" / "train.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")

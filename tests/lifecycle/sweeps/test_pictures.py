@@ -17,6 +17,7 @@ TRIALS = [
 BEST = ct.Objective(maximize="accuracy")
 
 
+@pytest.mark.slow
 def test_the_history_ends_with_the_best() -> None:
     """Points, and a line that only rises."""
     pytest.importorskip("matplotlib")

@@ -59,7 +59,6 @@ def test_it_is_sent_when_the_other_has_succeeded(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["failed", "was stopped"])
-@pytest.mark.slow_after(1)
 def test_it_ends_where_the_other_ends_badly(cloud: Cloud, first: ct.Run, source: Path, how: str) -> None:
     """And so does one that waits for it in turn. Nothing is sent."""
     second = cloud.submit(cloud.reader(source, first.name))
@@ -79,6 +78,7 @@ def test_it_ends_where_the_other_ends_badly(cloud: Cloud, first: ct.Run, source:
     assert second.name not in [run.name for run in ct.runs()]
 
 
+@pytest.mark.slow
 def test_one_that_waits_is_stopped(cloud: Cloud, first: ct.Run, source: Path) -> None:
     """At once, with nothing sent; the other goes on."""
     run = cloud.submit(cloud.reader(source, first.name))
@@ -92,7 +92,6 @@ def test_one_that_waits_is_stopped(cloud: Cloud, first: ct.Run, source: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.slow_after(1)
 def test_a_stop_that_meets_the_sending_stops_the_run(
     cloud: Cloud, first: ct.Run, source: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +108,6 @@ def test_a_stop_that_meets_the_sending_stops_the_run(
 
 
 @pytest.mark.slow
-@pytest.mark.slow_after(1)
 def test_one_without_its_watcher_says_what_to_type(
     cloud: Cloud, first: ct.Run, source: Path, state_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,7 +126,6 @@ def test_one_without_its_watcher_says_what_to_type(
 
 
 @pytest.mark.slow
-@pytest.mark.slow_after(1)
 def test_a_removed_folder_ends_the_wait(cloud: Cloud, first: ct.Run, source: Path, state_dir: Path) -> None:
     """No process is left behind that asks for ever about a run that nobody knows, and nothing is sent."""
     psutil = pytest.importorskip("psutil")
@@ -142,7 +139,6 @@ def test_a_removed_folder_ends_the_wait(cloud: Cloud, first: ct.Run, source: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.slow_after(1)
 def test_following_leads_into_the_run(cloud: Cloud, first: ct.Run, source: Path) -> None:
     """Whoever follows a run that waits is told so, and gets the run's end in time."""
 

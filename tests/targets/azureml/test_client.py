@@ -150,6 +150,7 @@ print([name for name in sys.modules if name.startswith("azure.ai") or name == "a
 """
 
 
+@pytest.mark.slow
 def test_what_is_imported(fake: FakeAzure) -> None:
     """Nothing of Azure before the first question; for `status`, no SDK and no storage."""
     place = f"{fake.subscription_id}:rg:ws"

@@ -120,6 +120,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 def test_values_of_every_type_arrive(code: Path) -> None:
     """Numbers, truth values, nothing, lists and mappings arrive as the convention writes them."""
 
@@ -187,6 +188,7 @@ def test_two_references_in_one_value(code: Path) -> None:
     assert arrived(code, command, PATHS) == ["--pair", f"{PATHS['inputs.train']}:{PATHS['outputs.logs']}; x"]
 
 
+@pytest.mark.slow
 def test_plain_values_as_inputs_arrive(code: Path) -> None:
     """A literal input reaches the script exactly, alone and beside text. (A single quote in it would end the quotes
     around it where the service puts it in, which a rule finds.)"""

@@ -322,6 +322,7 @@ def test_the_object_needs_an_extra() -> None:
     assert caught.value.hint == "pip install 'cloudtrain[azureml-sdk]'"
 
 
+@pytest.mark.slow
 def test_forms_import_no_sdk() -> None:
     """Neither the YAML nor the code needs any package of Azure."""
     code = (
@@ -349,6 +350,7 @@ def job_file(make_source: Callable[..., Path]) -> Path:
     return folder / "job.json"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["az-cli", "python"])
 def test_the_command_line_prints_the_forms(job_file: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """`cloudtrain plan --format` prints what the plan gives; stderr says what comes before it."""
@@ -372,6 +374,7 @@ def test_the_command_line_prints_the_forms(job_file: Path, monkeypatch: pytest.M
     assert done.stdout == plan.forms()[form]()
 
 
+@pytest.mark.slow
 def test_another_targets_form_is_refused(job_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names those that there are."""
     monkeypatch.chdir(job_file.parent)

@@ -266,9 +266,9 @@ def test_follow_to_the_very_end(fake: FakeAzure, client: Client, job: Job) -> No
     assert followed(fake, client, job) == WHOLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [r"user_logs/", "/details", f"jobs/{NAME}$"])
 @pytest.mark.parametrize("kind", ["close_before", "close_after"])
-@pytest.mark.slow_after(1)
 def test_follow_through_dropped_connections(fake: FakeAzure, client: Client, job: Job, what: str, kind: str) -> None:
     """Three connections are dropped, twice: no line is lost, none comes twice."""
 

@@ -52,6 +52,7 @@ def prepare() -> ct.ProcessingJob:
     )
 
 
+@pytest.mark.slow
 def test_each_instance_cleans_its_share_and_the_next_job_reads_it_all(
     fake: FakeAzure, prepare: ct.ProcessingJob, tmp_path: Path
 ) -> None:

@@ -227,6 +227,7 @@ def test_storage_checks_every_request(fake: FakeAzure, service: AzureMLService, 
         assert call.headers["content-md5"] == base64.b64encode(hashlib.md5(call.raw).digest()).decode()
 
 
+@pytest.mark.slow
 def test_an_asset_of_other_content_is_not_taken_for_ours(
     fake: FakeAzure, service: AzureMLService, source: MakeSource
 ) -> None:
@@ -251,6 +252,7 @@ def test_a_link_becomes_a_copy(fake: FakeAzure, service: AzureMLService, source:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_large_file_goes_up_in_blocks_and_tells_how_far_it_is(
     fake: FakeAzure, service: AzureMLService, source: MakeSource
 ) -> None:
@@ -268,6 +270,7 @@ def test_a_large_file_goes_up_in_blocks_and_tells_how_far_it_is(
     assert [sent for sent, _ in reports] == sorted(sent for sent, _ in reports)
 
 
+@pytest.mark.slow
 def test_a_broken_upload_is_repeated_cleanly(fake: FakeAzure, service: AzureMLService, source: MakeSource) -> None:
     """What it has left is not referred to, and is in nobody's way."""
     code = source({"train.py": b"1"})
@@ -280,6 +283,7 @@ def test_a_broken_upload_is_repeated_cleanly(fake: FakeAzure, service: AzureMLSe
     assert len(fake.assets.names("codes")) == 1
 
 
+@pytest.mark.slow
 def test_two_uploads_of_the_same_code_at_once(fake: FakeAzure, service: AzureMLService, source: MakeSource) -> None:
     """Both end well (azure-sdk-for-python#30155 was "Blob already exists"), and there is one asset."""
     code = source({"train.py": b"1"})

@@ -89,6 +89,7 @@ def test_its_trials(run: SweepRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert " at list prices" in said
 
 
+@pytest.mark.slow
 def test_its_log(fake: FakeAzure, run: SweepRun) -> None:
     """A line for each start and each end; with `follow` until the sweep has ended."""
     fake.jobs[f"{run.name}_3"].end("Completed")
@@ -114,6 +115,7 @@ def test_the_log_and_the_model_of_a_trial(
     assert [file.read_bytes() for file in (tmp_path / "got").rglob("*.pt")] == [b"best"]
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_never_reported_or_no_number(fake: FakeAzure, submitted: SweepRun) -> None:
     """Each ends with a sentence, and is not the best."""
     fake.jobs.add_trial(submitted.name, {"lr": 0.1}, loss=1.0).end("Completed")

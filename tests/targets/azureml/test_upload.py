@@ -32,6 +32,7 @@ def test_links_that_lead_to_each_other(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_wait_for_the_rest_of_an_upload(
     fake: FakeAzure, service: AzureMLService, source: MakeSource
 ) -> None:

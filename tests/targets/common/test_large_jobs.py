@@ -178,6 +178,7 @@ LONG = ("toolkit, servers", "own, servers", "own, more workers than hosts", "own
 """Plans whose texts are long: seconds for each."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
     [

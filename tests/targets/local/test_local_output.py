@@ -233,6 +233,7 @@ print("written")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "files"),
     [

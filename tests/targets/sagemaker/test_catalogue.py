@@ -45,6 +45,7 @@ def test_no_type_of_botocore_is_missing() -> None:
     assert missing == set(), "run tools/gen_sagemaker_instances.py"
 
 
+@pytest.mark.slow
 def test_the_generator_writes_this_table() -> None:
     """The checked-in table is what the generator makes of the same versions of botocore and moto."""
     pytest.importorskip("botocore", reason="botocore is not installed; it is in the test extra")

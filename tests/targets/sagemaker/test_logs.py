@@ -49,7 +49,6 @@ def test_merged_by_time(fake: FakeAws, service: SageMakerService, job: Job) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.slow_after(1)
 def test_every_page_of_more_than_fifty_streams(
     fake: FakeAws, service: SageMakerService, job: Job, sparse: bool
 ) -> None:

@@ -46,6 +46,7 @@ def service(server: str, one_backend: SageMakerService, monkeypatch: pytest.Monk
     return one_backend
 
 
+@pytest.mark.slow
 def test_upload_in_parts_with_a_key(service: SageMakerService) -> None:
     """The parts are one object again, encrypted with the key, and it is not sent twice."""
     plan = plan_of(OutputDataConfig={"S3OutputPath": f"s3://{BUCKET}/x", "KmsKeyId": "alias/mine"})

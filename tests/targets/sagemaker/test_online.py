@@ -116,6 +116,7 @@ def test_spot_has_a_quota_of_its_own(fake: FakeAws, service: SageMakerService) -
     assert "spot training job usage" in found.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", sorted(READING - {"GetCallerIdentity"}))
 def test_what_may_not_be_looked_at(fake: FakeAws, service: SageMakerService, operation: str) -> None:
     """A warning that names the permission; the other checks go on."""

@@ -114,6 +114,7 @@ def test_a_job_is_stopped_once(fake: FakeAws, run: ct.Run, there: Job) -> None:
     assert len(fake.operations("StopProcessingJob")) == 1
 
 
+@pytest.mark.slow
 def test_outputs_are_downloaded(fake: FakeAws, run: ct.Run, there: Job, tmp_path: Path) -> None:
     """From where the request said; no model is offered."""
     there.status = "Completed"
@@ -123,6 +124,7 @@ def test_outputs_are_downloaded(fake: FakeAws, run: ct.Run, there: Job, tmp_path
     assert (tmp_path / "deep/names.txt").read_bytes() == b"a b c"
 
 
+@pytest.mark.slow
 def test_both_kinds_of_jobs_are_listed_newest_first(fake: FakeAws, run: ct.Run, job: ct.ProcessingJob) -> None:
     """`cloudtrain ps --target sagemaker` shows the account's processing jobs between its training jobs."""
     fields = {name: getattr(job, name) for name in ("source_dir", "entry_point", "resources", "environment")}
@@ -184,6 +186,7 @@ def refused(job: ct.TrainingJob | ct.ProcessingJob, target: ct.SageMaker = TARGE
     return {(finding.code, finding.message) for finding in findings if finding.level is Level.ERROR}
 
 
+@pytest.mark.slow
 def test_a_training_job_reads_the_output_once_it_is_there(
     fake: FakeAws, run: ct.Run, there: Job, job: ct.ProcessingJob
 ) -> None:

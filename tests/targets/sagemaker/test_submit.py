@@ -143,9 +143,9 @@ def test_what_is_there_is_known_to_be_whole(fake: FakeAws, service: SageMakerSer
     assert fake.s3.get(CODE).checksum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100, PART + 5])
 @pytest.mark.parametrize("fault", ["shorter", "other bytes", "other hash", "an earlier version's"])
-@pytest.mark.slow_after(3)
 def test_what_is_there_and_is_not_whole_is_replaced(
     fake: FakeAws, service: SageMakerService, size: int, fault: str
 ) -> None:
@@ -181,6 +181,7 @@ def test_a_key_that_only_encrypts(fake: FakeAws, service: SageMakerService) -> N
     assert [service.upload(plan, Archive()) for _ in range(2)] == [True, False]
 
 
+@pytest.mark.slow
 def test_a_large_bundle_goes_up_in_parts_and_tells_how_far_it_is(fake: FakeAws, service: SageMakerService) -> None:
     """Parts that are lost are sent again; the last report is the whole."""
     fake.faults.close_before("UploadPart")

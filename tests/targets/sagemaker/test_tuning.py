@@ -94,6 +94,7 @@ def test_its_trials(fake: FakeAws, submitted: SweepRun, capsys: pytest.CaptureFi
     assert "2*     succeeded  0.75" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_its_money(fake: FakeAws, sweep: ct.Sweep, capsys: pytest.CaptureFixture[str]) -> None:
     """Spent by its trials at the list price of an hour, and the most that is left."""
     job = sweep.job.model_copy(update={"max_runtime": 7200})

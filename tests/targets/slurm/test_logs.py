@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def write(folder: Path, name: str, data: bytes) -> None:
         stream.write(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15))
 @given(lines=st.lists(TEXT, max_size=6), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_wherever_it_is_cut(tmp_path_factory, lines: list[str], cuts: list[int]) -> None:  # type: ignore[no-untyped-def]
