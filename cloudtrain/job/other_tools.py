@@ -5,50 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.job.nodes import SchemaNode
 from cloudtrain.system.plugins import DEFAULT_TARGET, all_targets
 
-_ELSEWHERE = {
-    "instance_count": "num_nodes nodes nnodes instances node_count num_instances machine_count worker_count",
-    "instance_type": "vm_size machine_type sku instance",
-    "processes_per_instance": "nproc_per_node process_count_per_instance process_count_per_node processes_per_node "
-    "tasks_per_node ntasks_per_node processes_per_host num_processes world_size",
-    "gpus_per_instance": "gpus gpu_count num_gpus gpus_per_node gpu_per_node",
-    "gpu": "accelerator gpu_type accelerator_type",
-    "hyperparameters": "hyper_parameters hyperparams params parameters args script_args",
-    "environment.variables": "env environment_variables env_vars envs container_env",
-    "environment.image": "image_uri docker_image container image_name training_image",
-    "environment.version": "framework_version pytorch_version",
-    "environment.python": "py_version python_version",
-    "environment.requirements": "requirements_file dependencies requirements_txt",
-    "max_runtime": "timeout max_run max_run_duration max_run_duration_seconds time time_limit max_runtime_in_seconds",
-    "spot.max_wait": "max_wait max_wait_time",
-    "spot": "use_spot_instances use_spot spot_instances preemptible low_priority",
-    "source_dir": "code src source code_dir working_dir workdir source_directory",
-    "entry_point": "script main entrypoint train_script program",
-    "inputs": "channels data datasets input input_data dataset",
-    "outputs": "output output_path output_dir",
-    "checkpoint": "checkpoint_s3_uri checkpoint_dir checkpoint_config checkpoints checkpoint_local_path",
-    "metrics": "metric_definitions",
-    "name": "job_name base_job_name display_name",
-    "resources.shm_size": "shm",
-    "resources.volume_size": "disk_size volume volume_size_in_gb",
-    "shard": "distribution s3_data_distribution_type",
-    "mode": "input_mode",
-    "mpi_options": "custom_mpi_options",
-}
-_MEANT = {habit: ours for ours, habits in _ELSEWHERE.items() for habit in habits.split()}
+_TABLES = load_toml(Path(__file__).with_name("other_tools.toml").read_text("utf-8"))
+
+_MEANT = {habit: ours for ours, habits in _TABLES["fields"].items() for habit in habits.split()}
 """Maps names from other tools to ours. Searched only for names that are not fields at their position."""
 
-_DISTRIBUTIONS = {
-    "torch": "pytorch ddp fsdp pytorchddp torch_distributed torchrun torch.distributed distributed_data_parallel",
-    "smddp": "smdistributed sagemaker_data_parallel",
-    "smp": "modelparallel model_parallel sagemaker_model_parallel",
-    "mpi": "openmpi mpirun",
-    "tensorflow": "tf parameter_server multi_worker_mirrored",
-}
-_DISTRIBUTION = {habit: ours for ours, habits in _DISTRIBUTIONS.items() for habit in habits.split()}
+_DISTRIBUTION = {habit: ours for ours, habits in _TABLES["distributions"].items() for habit in habits.split()}
 
 _ACCOUNT = frozenset(
     "target compute_target role_arn security_groups keep_alive_period_in_seconds workspace_name experiment_name".split()
@@ -63,20 +31,11 @@ def _is_setting(name: str) -> bool:
 _ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
 
 
-_TRAINING = {
-    "distribution": "every instance runs the script independently; `shard: true` under an input divides its files",
-    "checkpoint": "add an output with `mode: mount`, which is copied while the script runs",
-    "spot": "SageMaker runs only training jobs on spot capacity; for Azure ML add "
-    "`azureml_overrides: {queueSettings: {jobTier: Spot}}`",
-    "metrics": "SageMaker reads metrics only from the log of a training job",
-}
-"""Fields of a training job that a processing job lacks, and alternatives."""
-
-
 def training_hint(name: str, parent: SchemaNode) -> str | None:
     """Return a hint if `name` is a field that only training jobs have, and `parent` is a processing job. Otherwise
     return None."""
-    return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
+    hint: str | None = _TABLES["only_training"].get(name)
+    return hint if list(parent.models) == ["ProcessingJob"] else None
 
 
 def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, names: Iterable[str]) -> str | None:

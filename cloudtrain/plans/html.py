@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.plans.document import (
@@ -28,30 +29,7 @@ from cloudtrain.plans.status import run_document
 if TYPE_CHECKING:
     from cloudtrain.plans.states import RunStatus
 
-_STYLE = """<style>
-.cloudtrain{font-size:13px;line-height:1.5;max-width:72em}
-.cloudtrain.cloudtrain h4{margin:.9em 0 .2em;font-size:1.05em;font-weight:bold}
-.cloudtrain details{margin:.6em 0}
-.cloudtrain details>:not(summary){margin-left:1.1em}
-.cloudtrain summary{cursor:pointer;font-weight:bold}
-.cloudtrain pre,.cloudtrain code,.cloudtrain .ct-place{
- font-family:var(--jp-code-font-family,var(--vscode-editor-font-family,ui-monospace,Menlo,Consolas,monospace))}
-.cloudtrain.cloudtrain table{border-collapse:collapse;margin:.3em 0;table-layout:auto;border:0;font-size:inherit}
-.cloudtrain.cloudtrain tbody tr:nth-child(n){background:none;border:0}
-.cloudtrain.cloudtrain td,.cloudtrain.cloudtrain th{text-align:left;vertical-align:top;padding:.15em 1.2em .15em 0;
- border:0;white-space:pre-wrap;overflow-wrap:anywhere}
-.cloudtrain.cloudtrain th{font-weight:normal;opacity:.65;white-space:nowrap}
-.cloudtrain.cloudtrain pre{margin:.3em 0;padding:.5em .7em;overflow:auto;max-height:24em;color:inherit;
- background:none;border:1px solid rgba(128,128,128,.35);white-space:pre}
-.cloudtrain.cloudtrain code{background:rgba(128,128,128,.15);color:inherit;padding:0 .25em;border-radius:3px}
-.cloudtrain .ct-notice{margin:.5em 0;padding:.2em .8em;border-left:3px solid currentColor}
-.cloudtrain .ct-place{opacity:.65}
-.cloudtrain .ct-strong{font-weight:bold}.cloudtrain .ct-dim{opacity:.65}
-.cloudtrain .ct-good{color:var(--jp-success-color0,var(--vscode-charts-green,#1a7f37))}
-.cloudtrain .ct-bad{color:var(--jp-error-color1,var(--vscode-errorForeground,#cf222e))}
-.cloudtrain .ct-warn{color:var(--jp-warn-color0,var(--vscode-charts-yellow,#9a6700))}
-.cloudtrain .ct-info{color:var(--jp-info-color0,var(--vscode-charts-blue,#0969da))}
-</style>"""
+_STYLE = f"<style>\n{Path(__file__).with_name('notebook.css').read_text('utf-8')}</style>"
 """JupyterLab styles the content of cells: tables are right-aligned and striped, with equal columns. The doubled class
 overrides these rules. Colours are those of the JupyterLab or VS Code theme, if there is one."""
 

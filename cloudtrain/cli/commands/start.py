@@ -18,35 +18,6 @@ from cloudtrain.code.bundled import copy_script, list_scripts, script_files, scr
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.schema import job_schema
 
-_TEMPLATE = """\
-# yaml-language-server: $schema={schema}
-
-name: {name}
-source_dir: {source_dir}                 # the folder with your code, from this file
-entry_point: {script}
-
-# hyperparameters:            # reach the script as `--epochs 3 --learning_rate 0.01`
-#   epochs: 3
-#   learning_rate: 0.01
-
-{distribution}
-
-resources:
-  instance_count: 1
-  # instance_type: {{sagemaker: ml.p4d.24xlarge, azureml: Standard_ND96asr_v4}}
-
-# inputs:                     # a hyperparameter `data: "${{{{inputs.train}}}}"` tells the script where it is
-#   train: {{local: data/train, sagemaker: "s3://bucket/train", azureml: "azureml:train:1"}}
-
-# environment:                # the clouds need it: a framework with its version, or an image of your own
-#   framework: pytorch
-#   version: "2.8"
-#   secrets: {{HF_TOKEN: {{local: "env:HF_TOKEN", sagemaker: "secretsmanager:NAME", azureml: "keyvault:VAULT/NAME"}}}}
-
-# checkpoint: {{local: checkpoints}}   # a run that finds checkpoints there resumes
-# max_runtime: 2h
-"""
-
 _SCHEMA = "job.schema.json"
 """The name of the JSON Schema file for editors, which is written beside the job file."""
 
@@ -146,7 +117,8 @@ def _script_in(file: Path) -> Path:
 def _job_text(path: Path, script: Path, name: str) -> str:
     here = path.parent.absolute()
     folder = os.path.relpath(script.parent.absolute(), here)
-    return _TEMPLATE.format(
+    template = Path(__file__).with_name("job.yaml.txt").read_text("utf-8")
+    return template.format(
         name=_yaml(name),
         source_dir=_yaml(Path(folder).as_posix()),
         schema=_SCHEMA,

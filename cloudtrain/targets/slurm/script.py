@@ -17,6 +17,7 @@ from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import arguments_of, resolve_text
 from cloudtrain.targets.slurm.settings import ClusterFolder, Slurm, SlurmAccount
+from cloudtrain.targets.slurm.shell import shell_script
 
 NAME = "slurm"
 
@@ -137,75 +138,33 @@ def quote_word(text: str) -> str:
     return quote(text).replace("\r", "'$'\\r''")
 
 
-def _to_files(name: str) -> str:
-    """Return the shell redirection of a process's stdout and stderr to output files with `name` in their names."""
-    file = f"$CLOUDTRAIN_LOGS/node_${{SLURM_NODEID:-0}}.{name}"
-    return f'>>"{file}.stdout.log" 2>>"{file}.stderr.log"'
+def _rank_script(name: str) -> str:
+    """Return a script for `bash -c`, which runs the user's program as `"$0" "$@"`.
+
+    `begin.sh`: the script exits at once if the job was asked to stop before the script had started.
+    `wait.sh`: a SIGTERM interrupts bash's `wait`, so it is repeated while the program saves.
+    `leave.sh`: a task that was asked to stop exits with 0, because srun kills all tasks when one task fails, and other
+    tasks may still be saving. The script writes the first failure's exit code to a file, because srun returns the
+    highest exit code, which is the one of a killed task.
+    """
+    return shell_script(name).removesuffix("\n")
 
 
-_SNIPPETS_BEGIN = """\
-trap : TERM
-[ ! -e "$CLOUDTRAIN_LOGS/stopping" ] || exit 0"""
-"""The beginning of each script. It exits at once if the job was asked to stop before the script had started."""
+AGENT = _rank_script("agent")
+"""The script on each node: torchrun with the node's number. `$0` is the interpreter."""
 
-_WAIT = """
-wait $!
-status=$?
-while kill -0 $! 2>/dev/null; do wait $!; status=$?; done"""
-"""Waits for the program to exit. A SIGTERM interrupts bash's `wait`, so it is repeated while the program saves."""
+TORCH_RANK = _rank_script("torch_rank")
+"""The script that torchrun starts as a rank."""
 
-_LEAVE = """
-[ ! -e "$CLOUDTRAIN_LOGS/stopping" ] || status=0
-[ $status = 0 ] || (set -C; echo $status >"$CLOUDTRAIN_LOGS/failed") 2>/dev/null
-exit $status"""
-"""The end of each script. A task that was asked to stop exits with 0, because srun kills all tasks when one task fails,
-and other tasks may still be saving. The script writes the first failure's exit code to a file, because srun returns the
-highest exit code, which is the one of a killed task."""
+ALONE = _rank_script("alone")
+"""The script on each node: a process that runs independently of the other nodes."""
 
-AGENT = f"""\
-{_SNIPPETS_BEGIN}
-"$0" -m torch.distributed.run --node-rank "$SLURM_NODEID" "$@" {_to_files("launcher")} &{_WAIT}{_LEAVE}"""
-"""The script for `bash -c` on each node: torchrun with the node's number. `$0` is the interpreter."""
+MPI_RANK = _rank_script("mpi_rank")
+"""The script of an MPI rank. mpirun would kill its ranks one second after a SIGTERM, so each rank checks the file
+`stopping` itself."""
 
-TORCH_RANK = f'exec "$0" "$@" {_to_files("rank_$RANK")}'
-"""The script for `bash -c` that torchrun starts as a rank."""
-
-ALONE = f"""\
-{_SNIPPETS_BEGIN}
-number=$SLURM_PROCID
-export CLOUDTRAIN_INSTANCE=$SLURM_NODEID CLOUDTRAIN_INSTANCE_COUNT=$SLURM_NNODES
-unset SLURM_PROCID SLURM_LOCALID
-"$0" "$@" {_to_files("rank_$number")} &{_WAIT}{_LEAVE}"""
-"""The script for `bash -c` on each node: a process that runs independently of the other nodes."""
-
-MPI_RANK = f"""\
-{_SNIPPETS_BEGIN}
-"$0" "$@" {_to_files("rank_${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}")} &
-while kill -0 $! 2>/dev/null; do
-  if [ -e "$CLOUDTRAIN_LOGS/stopping" ]; then kill -TERM $!; break; fi
-  sleep 1
-done{_WAIT}{_LEAVE}"""
-"""The script for `bash -c` as an MPI rank. mpirun would kill its ranks one second after a SIGTERM, so each rank checks
-the file `stopping` itself."""
-
-TASK = f"""\
-{_SNIPPETS_BEGIN}
-number=$SLURM_PROCID rank=$SLURM_PROCID
-unset SLURM_PROCID SLURM_LOCALID
-if [ "$CLOUDTRAIN_SERVERS" = 0 ]; then kind=worker
-elif [ "$number" = 0 ]; then kind=chief
-elif [ "$number" -lt "$CLOUDTRAIN_WORKERS" ]; then kind=worker number=$((number - 1))
-else kind=ps number=$((number - CLOUDTRAIN_WORKERS)); fi
-task="{{\\"index\\":$number,\\"type\\":\\"$kind\\"}}"
-export TF_CONFIG="{{\\"cluster\\":$CLOUDTRAIN_CLUSTER,\\"environment\\":\\"cloud\\",\\"task\\":$task}}"
-"$0" "$@" {_to_files("rank_$rank")} &
-while [ $kind != chief ] && [ "$CLOUDTRAIN_SERVERS" != 0 ] && kill -0 $! 2>/dev/null; do
-  if [ -e "$CLOUDTRAIN_LOGS/chief_ended" ]; then kill -TERM $!; wait $!; exit 0; fi
-  sleep 1
-done{_WAIT}
-[ $kind != chief ] || touch "$CLOUDTRAIN_LOGS/chief_ended"{_LEAVE}"""
-"""The script for `bash -c` as a TensorFlow task. Parameter servers never exit, so the script stops them when the chief
-has ended."""
+TASK = _rank_script("task")
+"""The script of a TensorFlow task. Parameter servers never exit, so the script stops them when the chief has ended."""
 
 
 # For each distribution, the command that starts a job's ranks, and the processes that a plan shows for the command.
@@ -366,118 +325,6 @@ def _srun(run: ClusterRun, *options: str, tasks: int, per_node: int) -> list[str
 # The script is self-contained, so you can also save it to a file and submit it with `sbatch FILE`. A restarted job
 # runs the script again with a higher restart count. Its processes continue from their checkpoint.
 
-_BEGIN = """\
-#!/bin/bash -l
-# {name}: a run of cloudtrain. It needs {bundle}
-
-run={run}
-code="$run/code"
-logs="$run/logs/${{SLURM_RESTART_COUNT:-0}}"
-note() {{ printf '%s %s %s\\n' "$(date +%s.%N)" "$SLURM_JOB_ID" "$*" >>"$run/journal"; }}
-hosts_of_job() {{ {hosts}; }}
-
-# One job has the run: the first one to take this link.
-mkdir -p "$run" "$logs" || exit 1
-ln -sn "$SLURM_JOB_ID" "$run/job" 2>/dev/null
-if [ "$(readlink "$run/job")" != "$SLURM_JOB_ID" ]; then
-  echo "cloudtrain: another job has this run, or it was withdrawn: $(readlink "$run/job")" >&2
-  exit 1
-fi
-if [ -e "$run/stop" ]; then note stopped; exit 143; fi
-# SIGTERM is for the processes: they save and leave, and those that stay are killed.
-told=
-kill_steps() {{
-  for step in $(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format=%i); do
-    [[ $step != *.[0-9]* ]] || scancel --signal=KILL "$step"
-  done
-}}
-end_processes() {{
-  [ -z "$told" ] || return 0
-  told=interrupted
-  [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%L) =~ ^([0-9]+):[0-9]+$ ]] &&
-    [ "${{BASH_REMATCH[1]}}" -le {minutes} ] && told=timeout
-  [ ! -e "$run/stop" ] || told=stopping
-  note "$told"
-  touch "$logs/stopping"
-{signal}  {{ read -r -t {grace} <> <(:); note killed; kill_steps; }} >/dev/null 2>&1 &
-  watchdog=$!
-}}
-trap end_processes TERM
-
-note started "${{SLURM_RESTART_COUNT:-0}}"
-
-if [ ! -d "$code" ]; then
-  new=$(mktemp -d "$run/code.XXXXXX") && tar -xzf {bundle} -C "$new" && mv "$new" "$code" ||
-    {{ note broken code; exit 1; }}
-fi
-mkdir -p {written} && cd "$code" || {{ note broken folders; exit 1; }}
-"""
-
-_SETUP = """
-# The settings' own lines. If one of them ends the script, no rank has run, and that is no success.
-trap 'note broken setup; exit 1' EXIT
-{lines}
-set +eu
-[[ "$(trap -p EXIT)" != *"note broken setup"* ]] || trap - EXIT
-cd "$code" || exit 1
-"""
-
-_VARIABLES = """
-{exports}
-export CLOUDTRAIN_LOGS="$logs"
-export PYTHONPATH="$code${{PYTHONPATH:+:$PYTHONPATH}}"
-share=$((SLURM_CPUS_ON_NODE / {processes}))
-export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-$((share > 1 ? share : 1))}}"
-export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={grace}
-export SLURM_EXPORT_ENV=ALL SLURM_CPU_BIND=none
-mapfile -t all < <(hosts_of_job)
-head=${{all[0]}}
-port=$((20000 + (SLURM_JOB_ID * 7) % 10000))
-"""
-
-_SECRETS = """
-# The values of the job's secrets are read here, and stand in no file.
-secrets=$({python} -m cloudtrain.runtime.secret_values 2>"$logs/secrets") ||
-  {{ note broken "$(sed -n 's/^error: //p' "$logs/secrets")"; cat "$logs/secrets" >&2; exit 1; }}
-eval "$secrets"
-unset secrets
-rm -f "$logs/secrets"
-"""
-
-_END = """
-status=143
-if [ -z "$told" ]; then
-  {command} &
-  ranks=$!
-  [ ! -e "$run/stop" ] || end_processes
-  wait "$ranks"
-  status=$?
-  while [ -n "$told" ] && kill -0 "$ranks" 2>/dev/null; do wait "$ranks"; status=$?; done
-  [ "$status" = 0 ] || [ ! -s "$logs/failed" ] || status=$(cat "$logs/failed")
-fi
-
-trap '' TERM
-[ -z "$told" ] || kill -KILL "$watchdog" 2>/dev/null
-{again}case "$told" in
-  "") note "ended $status"; exit "$status" ;;
-  stopping) note stopped; trap - TERM; scancel "$SLURM_JOB_ID"; sleep 60 ;;  # so that Slurm calls it cancelled
-  *) note "left $status" ;;
-esac
-exit 143
-"""
-
-_AGAIN = """\
-# Ranks notice that a node is lost before Slurm does: then the job starts again, as it would if Slurm had noticed.
-every_node_answers() {
-  timeout 60 srun --overlap --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --input=none true >/dev/null 2>&1
-}
-if [ -z "$told" ] && [ "$status" != 0 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 5 ] && ! every_node_answers; then
-  note "left $status"
-  trap - TERM
-  scontrol requeue "$SLURM_JOB_ID" && sleep 60
-fi
-"""
-
 _SIGNAL = '  scancel --signal=TERM "$SLURM_JOB_ID"\n'
 """The command that sends SIGTERM to every process of the job except the batch script."""
 
@@ -488,7 +335,10 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     if settings.rendezvous_host is not None:  # a line for each node, all with this name
         hosts += f" | while read -r _; do echo {quote(settings.rendezvous_host)}; done"
     outputs = sorted({path for name, path in run.paths.items() if not name.startswith("inputs.")})
-    text = _BEGIN.format(
+    setup = "\n".join(settings.setup).replace("\r", "")
+    python = "python3" if run.image else quote(settings.python)
+    return shell_script(
+        "batch",
         name=run.context.run_name,
         run=quote(run.folder.path),
         bundle=quote(run.bundle),
@@ -497,13 +347,11 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         grace=grace,
         minutes=grace // 60 + 1,
         written=" ".join(map(quote, outputs)),
+        setup=shell_script("setup", lines=setup) if settings.setup else "",
+        exports="\n".join(f"export {name}={quote_word(value)}" for name, value in run.variables.items()),
+        processes=run.processes,
+        secrets=shell_script("secrets", python=python) if run.job.environment.secrets else "",
+        before="".join(f"{line}\n" for line in launch.before),
+        command=launch.command,
+        again=shell_script("again") if settings.requeue or run.job.spot else "",
     )
-    if settings.setup:
-        text += _SETUP.format(lines="\n".join(settings.setup).replace("\r", ""))
-    exports = "\n".join(f"export {name}={quote_word(value)}" for name, value in run.variables.items())
-    text += _VARIABLES.format(exports=exports, processes=run.processes, grace=grace)
-    if run.job.environment.secrets:
-        text += _SECRETS.format(python="python3" if run.image else quote(settings.python))
-    text += "".join(f"{line}\n" for line in launch.before)
-    again = _AGAIN if settings.requeue or run.job.spot else ""
-    return text + _END.format(command=launch.command, again=again)

@@ -6,9 +6,11 @@ azure-identity reads AZURE_CLIENT_ID, IDENTITY_ENDPOINT and its other variables 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import SettingsError, TargetError, did_you_mean
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.settings import az_folder, az_subscriptions
@@ -42,32 +44,9 @@ class Cloud(NamedTuple):
         return f"{self.studio}/.default"
 
 
-BUILT_IN = {
-    cloud.name: cloud
-    for cloud in (
-        Cloud(
-            "AzureCloud",
-            "https://management.azure.com",
-            "https://login.microsoftonline.com",
-            "https://ml.azure.com",
-            "core.windows.net",
-        ),
-        Cloud(
-            "AzureUSGovernment",
-            "https://management.usgovcloudapi.net",
-            "https://login.microsoftonline.us",
-            "https://ml.azure.us",
-            "core.usgovcloudapi.net",
-        ),
-        Cloud(
-            "AzureChinaCloud",
-            "https://management.chinacloudapi.cn",
-            "https://login.chinacloudapi.cn",
-            "https://ml.azure.cn",
-            "core.chinacloudapi.cn",
-        ),
-    )
-}
+_TABLES = load_toml(Path(__file__).with_name("clouds.toml").read_text("utf-8"))
+
+BUILT_IN = {name: Cloud(name, **row) for name, row in _TABLES["clouds"].items()}
 
 
 def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
@@ -136,27 +115,11 @@ class CredentialKind(NamedTuple):
     takes_client_id: bool = False
 
 
-_SERVICE_PRINCIPAL = "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
+KINDS = {name: CredentialKind(**row) for name, row in _TABLES["credentials"].items()}
 
-KINDS = {
-    "cli": CredentialKind("AzureCliCredential", "log in: `az login`"),
-    "developer_cli": CredentialKind("AzureDeveloperCliCredential", "log in: `azd auth login`"),
-    "powershell": CredentialKind("AzurePowerShellCredential", "log in: `Connect-AzAccount`"),
-    "environment": CredentialKind("EnvironmentCredential", _SERVICE_PRINCIPAL, takes_authority=True),
-    "managed_identity": CredentialKind(
-        "ManagedIdentityCredential",
-        "give this machine an identity; AZURE_CLIENT_ID chooses one of several",
-        takes_client_id=True,
-    ),
-    "workload_identity": CredentialKind(
-        "WorkloadIdentityCredential",
-        "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_FEDERATED_TOKEN_FILE",
-        takes_authority=True,
-    ),
-}
-"""The kinds that a target may name. All of them work without a question or a browser."""
-
-ANY = CredentialKind("DefaultAzureCredential", f"log in: `az login`, or {_SERVICE_PRINCIPAL}", takes_authority=True)
+ANY = CredentialKind(
+    "DefaultAzureCredential", f"log in: `az login`, or {KINDS['environment'].login}", takes_authority=True
+)
 """Tries each kind in turn, until one has a token."""
 
 

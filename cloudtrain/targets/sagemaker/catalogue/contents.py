@@ -54,35 +54,26 @@ def version_of(toolkit: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-_ALWAYS = (0,)
 _EFA_SINCE = {
-    "ml.g4dn.8xlarge": _ALWAYS,
-    "ml.g4dn.12xlarge": _ALWAYS,
-    "ml.g5.48xlarge": _ALWAYS,
-    "ml.p3dn.24xlarge": _ALWAYS,
-    "ml.p4d.24xlarge": _ALWAYS,
-    "ml.p4de.24xlarge": _ALWAYS,
-    "ml.p5.48xlarge": (4, 9),
-    "ml.p5e.48xlarge": (5, 1, 2),
-    "ml.p6e-gb200.36xlarge": (5, 1),
-    "ml.trn1.32xlarge": _ALWAYS,
+    "0": "ml.g4dn.8xlarge ml.g4dn.12xlarge ml.g5.48xlarge ml.p3dn.24xlarge ml.p4d.24xlarge ml.p4de.24xlarge "
+    "ml.trn1.32xlarge",
+    "4.9": "ml.p5.48xlarge",
+    "5.1": "ml.p6e-gb200.36xlarge",
+    "5.1.2": "ml.p5e.48xlarge",
 }
 _RDMA_SINCE = {
-    "ml.p4d.24xlarge": _ALWAYS,
-    "ml.p4de.24xlarge": _ALWAYS,
-    "ml.p5.48xlarge": (5, 1, 2),
-    "ml.p5e.48xlarge": (5, 1, 2),
-    "ml.p6e-gb200.36xlarge": (5, 1),
-    "ml.trn1.32xlarge": _ALWAYS,
+    "0": "ml.p4d.24xlarge ml.p4de.24xlarge ml.trn1.32xlarge",
+    "5.1": "ml.p6e-gb200.36xlarge",
+    "5.1.2": "ml.p5.48xlarge ml.p5e.48xlarge",
 }
-"""The toolkit's own lists of instance types, by the version that first has each type.
+"""The toolkit's own lists of instance types, by the version that first has them.
 
 The lists were read in 4.7.4, 4.9.0 and 5.0.0 to 5.1.4. They never had p5en, p6-b200, p6-b300, g6, g6e, trn1n and trn2.
 """
 
 
-def _knows(since: dict[str, tuple[int, ...]], instance_type: str, version: tuple[int, ...]) -> bool:
-    return instance_type in since and version >= since[instance_type]
+def _knows(since: dict[str, str], instance_type: str, version: tuple[int, ...]) -> bool:
+    return any(version >= version_of(first) for first, names in since.items() if instance_type in names.split())
 
 
 def contents_of(image: Image | None, derived_from: Framework | None = None) -> ImageContents:

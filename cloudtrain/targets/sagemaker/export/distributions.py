@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, LAUNCH_KEY
 from cloudtrain.targets.common.export import Call, Fields
 from cloudtrain.targets.sagemaker import request as keys
@@ -27,6 +29,9 @@ from cloudtrain.targets.sagemaker.request import (
     JsonMapping,
     JsonObject,
 )
+
+SDK_TABLES = load_toml(Path(__file__).with_name("sdk.toml").read_text("utf-8"))
+"""The names that both versions of the SDK have for the fields of a request."""
 
 KEYS = (
     TORCH, MPI, PROCESSES, MPI_OPTIONS, SMDDP, SMDDP_OPTIONS, MODEL_PARALLEL, PARAMETER_SERVER, MIRRORED, GROUPS,
@@ -153,19 +158,8 @@ def _groups(distribution: JsonMapping, setting: Setting) -> list[str]:
     return list(distribution.get("instance_groups", ()))
 
 
-TORCH_VERSIONS = frozenset("1.13.1 2.0.0 2.0.1 2.1.0 2.1.2 2.2.0 2.3.0 2.3.1 2.4.1 2.5.1 2.6.0 2.7.1 2.8.0".split())
-"""PyTorch versions for which the SDK (2.257.7) accepts `torch_distributed` if no image is given."""
-
-SMDDP_VERSIONS = {
-    "pytorch": frozenset(
-        "1.6.0 1.7.1 1.8.0 1.8.1 1.9.0 1.9.1 1.10.0 1.10.2 1.11.0 1.12.0 1.12.1 1.13.1 2.0.0 2.0.1 2.1.0 2.1.2 "
-        "2.2.0".split()
-    ),
-    "tensorflow": frozenset(
-        "2.3.1 2.3.2 2.4.1 2.4.3 2.5.0 2.5.1 2.6.0 2.6.2 2.6.3 2.7.1 2.8.0 2.9.1 2.9.2 2.10.1 2.11.0".split()
-    ),
-}
-"""Versions for which the SDK (2.257.7) accepts `smdistributed.dataparallel` if no image is given."""
+VERSIONS = {name: frozenset(versions.split()) for name, versions in SDK_TABLES["versions"].items()}
+"""Versions of a framework for which the SDK accepts a distribution if no image is given."""
 
 _NO_SMDISTRIBUTED = "2.0.1-gpu-py310-cu121"
 """Part of the only image URI that the SDK refuses for smdistributed without torch_distributed."""
@@ -216,7 +210,7 @@ def _torch_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
         return None
     if any(not name.startswith(("ml.p", "ml.g")) for name in _types(distribution, setting)):
         return "it takes `torch_distributed` without an image only on GPU instances"
-    if setting.version not in TORCH_VERSIONS:
+    if setting.version not in VERSIONS["torch_distributed"]:
         return f"it does not take `torch_distributed` with version {setting.version}"
     return None
 
@@ -229,7 +223,7 @@ def _library_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
         return "it refuses smdistributed on p5 instances"
     if _NO_SMDISTRIBUTED in setting.image_uri:
         return "it refuses smdistributed with this image"
-    supported = SMDDP_VERSIONS["tensorflow" if setting.framework == "tensorflow" else "pytorch"]
+    supported = VERSIONS["smddp_tensorflow" if setting.framework == "tensorflow" else "smddp_pytorch"]
     enabled = library.get("dataparallel", {}).get("enabled", False)
     if enabled and not setting.image_uri and setting.version not in supported:
         return f"it does not take `smdistributed.dataparallel` with version {setting.version}"
@@ -278,30 +272,6 @@ def _without_empty(**values: Any) -> JsonObject:
 
 # Turn the channels of a request into the argument `inputs` of `fit`, a method of SDK version 2's estimators.
 
-CHANNEL = {
-    "DataSource.S3DataSource.S3Uri": "s3_data",
-    "DataSource.S3DataSource.S3DataDistributionType": "distribution",
-    "CompressionType": "compression",
-    "ContentType": "content_type",
-    "RecordWrapperType": "record_wrapping",
-    "DataSource.S3DataSource.S3DataType": "s3_data_type",
-    "DataSource.S3DataSource.InstanceGroupNames": "instance_groups",
-    "InputMode": "input_mode",
-    "DataSource.S3DataSource.AttributeNames": "attribute_names",
-    "DataSource.S3DataSource.HubAccessConfig": "hub_access_config",
-    "DataSource.S3DataSource.ModelAccessConfig": "model_access_config",
-}
-"""Maps fields of a channel to arguments of `TrainingInput`."""
-
-FILE_SYSTEM = {
-    "DataSource.FileSystemDataSource.FileSystemId": "file_system_id",
-    "DataSource.FileSystemDataSource.FileSystemType": "file_system_type",
-    "DataSource.FileSystemDataSource.DirectoryPath": "directory_path",
-    "DataSource.FileSystemDataSource.FileSystemAccessMode": "file_system_access_mode",
-    "ContentType": "content_type",
-}
-"""Maps fields of a channel to arguments of `FileSystemInput`."""
-
 _DEFAULTS = {"distribution": "FullyReplicated", "s3_data_type": "S3Prefix"}
 
 
@@ -318,11 +288,11 @@ def fit_inputs(channels: list[JsonObject]) -> tuple[JsonObject, list[str]]:
 
 
 def _file_system(fields: Fields) -> Call:
-    return Call("sagemaker.inputs.FileSystemInput", _take(fields, FILE_SYSTEM))
+    return Call("sagemaker.inputs.FileSystemInput", _take(fields, "file_system"))
 
 
 def _s3(fields: Fields) -> Call | str:
-    arguments = _take(fields, CHANNEL)
+    arguments = _take(fields, "channel")
     seed = fields.take("ShuffleConfig.Seed")
     if seed is not None:
         arguments["shuffle_config"] = Call("sagemaker.inputs.ShuffleConfig", {"seed": seed})
@@ -332,8 +302,8 @@ def _s3(fields: Fields) -> Call | str:
     return str(arguments["s3_data"]) if plain else Call("sagemaker.inputs.TrainingInput", arguments)
 
 
-def _take(fields: Fields, table: dict[str, str]) -> JsonObject:
-    values = {argument: fields.take(path) for path, argument in table.items()}
+def _take(fields: Fields, table: str) -> JsonObject:
+    values = {argument: fields.take(path) for path, argument in SDK_TABLES[table].items()}
     return {argument: value for argument, value in values.items() if value is not None}
 
 

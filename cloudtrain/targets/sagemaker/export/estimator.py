@@ -21,7 +21,7 @@ from cloudtrain.targets.common.export import Call, Fields, Program, Ref
 from cloudtrain.targets.sagemaker.catalogue.images import SMP2_REPOSITORY, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.export import distributions as dist
-from cloudtrain.targets.sagemaker.export.distributions import ToolkitScript, fit_inputs, script_of
+from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, ToolkitScript, fit_inputs, script_of
 from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject
 
 # Find the SDK version 2 class for a request's image, and the version arguments that select this image.
@@ -65,15 +65,6 @@ HOOK = "DebugHookConfig"
 PROFILER = "ProfilerConfig"
 DEBUG_RULES = "DebugRuleConfigurations"
 
-_OF_RULES = {
-    "RuleConfigurationName": "name",
-    "RuleEvaluatorImage": "image_uri",
-    "InstanceType": "instance_type",
-    "LocalPath": "container_local_output_path",
-    "S3OutputPath": "s3_output_path",
-    "VolumeSizeInGB": "volume_size_in_gb",
-}
-
 
 def monitoring_arguments(fields: Fields, output: str) -> JsonObject:
     """Return the estimator's arguments for these fields. Fields that no argument can express stay in `fields`.
@@ -95,7 +86,7 @@ def monitoring_arguments(fields: Fields, output: str) -> JsonObject:
 
 
 def _rule(kind: str, rule: JsonObject) -> Call:
-    arguments = {argument: rule.get(name) for name, argument in _OF_RULES.items()}
+    arguments = {argument: rule.get(name) for name, argument in SDK_TABLES["rules"].items()}
     arguments["rule_parameters"] = dict(rule.get("RuleParameters", {}))
     if kind == "Rule":
         arguments["collections_to_save"] = []
@@ -329,46 +320,6 @@ CLASSES = {
     None: "sagemaker.estimator.Estimator",
 }
 
-ARGUMENTS = {
-    "RoleArn": "role",
-    "ResourceConfig.InstanceCount": "instance_count",
-    "ResourceConfig.InstanceType": "instance_type",
-    "ResourceConfig.VolumeSizeInGB": "volume_size",
-    "ResourceConfig.VolumeKmsKeyId": "volume_kms_key",
-    "ResourceConfig.KeepAlivePeriodInSeconds": "keep_alive_period_in_seconds",
-    "ResourceConfig.TrainingPlanArn": "training_plan",
-    "ResourceConfig.InstancePlacementConfig": "instance_placement_config",
-    "StoppingCondition.MaxRuntimeInSeconds": "max_run",
-    "StoppingCondition.MaxWaitTimeInSeconds": "max_wait",
-    "AlgorithmSpecification.TrainingInputMode": "input_mode",
-    "AlgorithmSpecification.MetricDefinitions": "metric_definitions",
-    "AlgorithmSpecification.ContainerEntrypoint": "container_entry_point",
-    "AlgorithmSpecification.ContainerArguments": "container_arguments",
-    "AlgorithmSpecification.TrainingImageConfig.TrainingRepositoryAccessMode": "training_repository_access_mode",
-    "AlgorithmSpecification.TrainingImageConfig.TrainingRepositoryAuthConfig."
-    "TrainingRepositoryCredentialsProviderArn": "training_repository_credentials_provider_arn",
-    "OutputDataConfig.S3OutputPath": "output_path",
-    "OutputDataConfig.KmsKeyId": "output_kms_key",
-    "CheckpointConfig.S3Uri": "checkpoint_s3_uri",
-    "CheckpointConfig.LocalPath": "checkpoint_local_path",
-    "VpcConfig.Subnets": "subnets",
-    "VpcConfig.SecurityGroupIds": "security_group_ids",
-    "Environment": "environment",
-    "RetryStrategy.MaximumRetryAttempts": "max_retry_attempts",
-    "RemoteDebugConfig.EnableRemoteDebug": "enable_remote_debug",
-    "SessionChainingConfig.EnableSessionTagChaining": "enable_session_tag_chaining",
-    "InfraCheckConfig.EnableInfraCheck": "enable_infra_check",
-    "Tags": "tags",
-}
-"""Maps fields of the request to the estimator's arguments that take the same values."""
-
-FLAGS = {
-    "EnableManagedSpotTraining": "use_spot_instances",
-    "EnableNetworkIsolation": "enable_network_isolation",
-    "EnableInterContainerTrafficEncryption": "encrypt_inter_container_traffic",
-}
-"""Maps fields of the request to the estimator's arguments; the SDK sends these fields only if they are true."""
-
 ALWAYS_SENT = (
     ("ResourceConfig", "VolumeSizeInGB"),
     ("StoppingCondition", "MaxRuntimeInSeconds"),
@@ -413,8 +364,8 @@ def estimator_program(request: JsonObject, region: str, profile: str | None = No
 def _common(fields: Fields) -> JsonObject:
     """Return the arguments that all classes share, and remove the matching fields from `fields`."""
     fields.take("TrainingJobName")
-    values = {argument: fields.take(path) for path, argument in ARGUMENTS.items()}
-    values |= {argument: fields.take_if(path, True) or None for path, argument in FLAGS.items()}
+    values = {argument: fields.take(path) for path, argument in SDK_TABLES["arguments"].items()}
+    values |= {argument: fields.take_if(path, True) or None for path, argument in SDK_TABLES["flags"].items()}
     if fields.take("ResourceConfig.InstanceGroups"):
         values["instance_groups"] = Ref("instance_groups")
     if fields.take_if("OutputDataConfig.CompressionType", "NONE"):

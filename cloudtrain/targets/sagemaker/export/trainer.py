@@ -21,7 +21,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.plans.document import visible, visible_json
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref, build, build_arguments, python_code
-from cloudtrain.targets.sagemaker.export.distributions import StartedScript, start_of
+from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of
 from cloudtrain.targets.sagemaker.export.estimator import (
     NO_CONFIGURATION,
     NO_WAIT,
@@ -35,19 +35,10 @@ from cloudtrain.targets.sagemaker.settings import AwsPlace
 SDK = "version 3 of the SageMaker SDK"
 EXTRA = "sagemaker-sdk-3"
 
-DIFFERENCES = {
-    "TrainingJobName": "made of the first 48 characters of ours and the time",
-    "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries": "never sent",
-    "ProfilerConfig": "never sent, not even to turn the profiler off",
-}
+DIFFERENCES: dict[str, str] = SDK_TABLES["differences"]
 """Maps fields to the change that version 3 always makes."""
 
-WITH_DRIVERS = {
-    "AlgorithmSpecification.ContainerEntrypoint": "starts the drivers",
-    "AlgorithmSpecification.ContainerArguments": "starts the drivers",
-    "HyperParameters": "without those that tell the toolkit or our launcher what to start",
-    "InputDataConfig": "with the channels `code` and `sm_drivers`, which bring the code and the drivers",
-}
+WITH_DRIVERS: dict[str, str] = SDK_TABLES["with_drivers"]
 """Maps fields to the change that version 3 always makes for its drivers."""
 
 SMP_PARAMETERS = frozenset(
@@ -58,38 +49,6 @@ SMP_PARAMETERS = frozenset(
 
 _SHAPES = "sagemaker.core.shapes"
 _CONFIGS = "sagemaker.core.training.configs"
-
-PARTS = {
-    "StoppingCondition": ("stopping_condition", f"{_SHAPES}.StoppingCondition"),
-    "OutputDataConfig": ("output_data_config", f"{_SHAPES}.OutputDataConfig"),
-    "CheckpointConfig": ("checkpoint_config", f"{_SHAPES}.CheckpointConfig"),
-    "AlgorithmSpecification.TrainingImageConfig": ("training_image_config", f"{_SHAPES}.TrainingImageConfig"),
-}
-"""Maps fields of the request to arguments of the trainer and their classes."""
-
-STEPS = {
-    "RetryStrategy": ("retry_strategy", "RetryStrategy"),
-    "InfraCheckConfig": ("infra_check_config", "InfraCheckConfig"),
-    "RemoteDebugConfig": ("remote_debug_config", "RemoteDebugConfig"),
-    "SessionChainingConfig": ("session_chaining_config", "SessionChainingConfig"),
-    "TensorBoardOutputConfig": ("tensorboard_output_config", "TensorBoardOutputConfig"),
-}
-"""Maps fields of the request to the `with_...` methods that set them, and to the classes of their arguments."""
-
-_NESTED = {
-    "DataSource": "DataSource",
-    "S3DataSource": "S3DataSource",
-    "FileSystemDataSource": "FileSystemDataSource",
-    "ShuffleConfig": "ShuffleConfig",
-    "HubAccessConfig": "HubAccessConfig",
-    "ModelAccessConfig": "ModelAccessConfig",
-    "TrainingRepositoryAuthConfig": "TrainingRepositoryAuthConfig",
-    "InstanceGroups": "InstanceGroup",
-    "InstancePreferences": "InstancePreference",
-    "InstancePlacementConfig": "InstancePlacementConfig",
-    "PlacementSpecifications": "PlacementSpecification",
-}
-"""Maps keys inside the request to the class of their value, or of the items of their value."""
 
 
 def trainer_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
@@ -160,9 +119,9 @@ def _arguments(fields: Fields, base_name: str) -> JsonObject:
         "environment": fields.take("Environment"),
         "tags": [_shape(f"{_SHAPES}.Tag", tag) for tag in fields.take("Tags", [])] or None,
     }
-    for path, (argument, name) in PARTS.items():
-        value = fields.take(path)
-        arguments[argument] = None if value is None else _shape(name, value)
+    for path, argument in SDK_TABLES["parts"].items():
+        value, name = fields.take(path), path.rpartition(".")[2]
+        arguments[argument] = None if value is None else _shape(f"{_SHAPES}.{name}", value)
     return {name: value for name, value in arguments.items() if value is not None}
 
 
@@ -216,8 +175,8 @@ def _networking(fields: Fields) -> Call | None:
 
 def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
     steps: list[tuple[str, JsonObject]] = []
-    for path, (argument, name) in STEPS.items():
-        value = fields.take(path)
+    for name, argument in SDK_TABLES["steps"].items():
+        value = fields.take(name)
         if value is not None:
             steps.append((f"with_{argument}", {argument: _shape(f"{_SHAPES}.{name}", value)}))
     metrics = fields.take("AlgorithmSpecification.MetricDefinitions")
@@ -250,7 +209,7 @@ def _shape(name: str, value: JsonObject) -> Call:
 
 
 def _value(key: str, value: Any) -> Any:
-    nested = _NESTED.get(key)
+    nested = SDK_TABLES["nested"].get(key)
     if nested is None:
         return value
     name = f"{_SHAPES}.{nested}"

@@ -141,24 +141,19 @@ PRIMARY: dict[str, RunState | None] = {
 }
 """Maps `TrainingJobStatus` and `ProcessingJobStatus` to states. None: the secondary status decides."""
 
-SECONDARY: dict[str, RunState] = {
-    "Pending": RunState.PENDING,
-    "Interrupted": RunState.PENDING,
-    "Starting": RunState.PREPARING,
-    "LaunchingMLInstances": RunState.PREPARING,
-    "PreparingTrainingStack": RunState.PREPARING,
-    "Downloading": RunState.PREPARING,
-    "DownloadingTrainingImage": RunState.PREPARING,
-    "Restarting": RunState.PREPARING,
-    "Training": RunState.RUNNING,
-    "Updating": RunState.RUNNING,
-    "Uploading": RunState.RUNNING,
-    "Stopping": RunState.STOPPING,
-    "MaxRuntimeExceeded": RunState.STOPPING,
-    "MaxWaitTimeExceeded": RunState.STOPPING,
-    "Stopped": RunState.STOPPED,
-    "Completed": RunState.SUCCEEDED,
-    "Failed": RunState.FAILED,
+SECONDARY = {
+    phase: state
+    for state, phases in {
+        RunState.PENDING: "Pending Interrupted",
+        RunState.PREPARING: "Starting LaunchingMLInstances PreparingTrainingStack Downloading DownloadingTrainingImage "
+        "Restarting",
+        RunState.RUNNING: "Training Updating Uploading",
+        RunState.STOPPING: "Stopping MaxRuntimeExceeded MaxWaitTimeExceeded",
+        RunState.STOPPED: "Stopped",
+        RunState.SUCCEEDED: "Completed",
+        RunState.FAILED: "Failed",
+    }.items()
+    for phase in phases.split()
 }
 """Maps `SecondaryStatus` of a job that is `InProgress` to states."""
 

@@ -1,0 +1,2 @@
+trap : TERM
+[ ! -e "$CLOUDTRAIN_LOGS/stopping" ] || exit 0

@@ -1,0 +1,1 @@
+if [ -e "$1" ]; then echo yes; fi
