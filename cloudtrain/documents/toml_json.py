@@ -7,6 +7,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from cloudtrain.documents.document import (
@@ -24,19 +25,6 @@ from cloudtrain.documents.document import (
 # TOML.
 
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_HINTS = (
-    ("Expected '=' after a key", "write `key = value`"),
-    ("Invalid value", 'write text in quotes: `key = "text"`'),
-    ("Expected newline or end of document", "put one entry on each line, and text in quotes"),
-    ("Cannot overwrite a value", "the key appears twice; remove one of them"),
-    ("Cannot declare", "the table appears twice; join the two"),
-    ("Cannot mutate immutable", "an inline table `{...}` cannot be added to; write it as a `[table]`"),
-    ("Unterminated", "close the quote or bracket that was opened"),
-    ("Unclosed array", "close the list with `]`"),
-    ("Unclosed inline table", "close the table with `}`"),
-    ("Illegal character", "remove it, or write it with a backslash"),
-    ("Unescaped '\\'", "use single quotes, in which a backslash stands for itself"),
-)
 _SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _BLANK = re.compile(r"[ \t]*")
 _TEXT = re.compile(
@@ -86,6 +74,12 @@ def load_toml(text: str) -> dict[str, Any]:
     return data
 
 
+def parser_hints(language: str) -> dict[str, str]:
+    """Map messages of the parser of a language, or parts of these messages, to hints."""
+    hints: dict[str, str] = load_toml(Path(__file__).with_name("hints.toml").read_text("utf-8"))[language]
+    return hints
+
+
 def _unreadable(message: str, text: str, lines: _Lines) -> Unreadable:
     match = _AT.search(message)
     place = None
@@ -96,7 +90,7 @@ def _unreadable(message: str, text: str, lines: _Lines) -> Unreadable:
         digits = _DIGITS.search(text)
         return too_many_digits(lines.place(digits.start()) if digits else None)
     other = "correct the text at this position; https://toml.io describes the format"
-    hint = next((hint for part, hint in _HINTS if part in reason), other)
+    hint = next((hint for part, hint in parser_hints("toml").items() if part in reason), other)
     return Unreadable(f"not valid TOML: {reason[0].lower() + reason[1:]}", hint, place)
 
 
@@ -229,15 +223,6 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _JSON_DIGITS = re.compile(r"[0-9]{4301,}")
 """A whole number with more digits than Python reads."""
 _JSON_PLAIN = re.compile(r"[^,\]}\s]+")
-_JSON_HINTS = {
-    "Expecting property name enclosed in double quotes": "write keys in double quotes, and no comma after the last one",
-    "Illegal trailing comma before end of object": "remove the comma after the last entry",
-    "Illegal trailing comma before end of array": "remove the comma after the last entry",
-    "Expecting value": "write a value: text in double quotes, a number, true, false, null, a list or a mapping",
-    "Expecting ',' delimiter": "put a comma between two entries",
-    "Extra data": "a file holds one job",
-    "Invalid control character at": "write a line break inside a text as \\n",
-}
 
 
 def read_json(text: str) -> Content:
@@ -251,7 +236,7 @@ def read_json(text: str) -> Content:
         data = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         reason = error.msg[0].lower() + error.msg[1:]
-        hint = _JSON_HINTS.get(error.msg) or "correct the text at this position, or write the job as YAML"
+        hint = parser_hints("json").get(error.msg) or "correct the text at this position, or write the job as YAML"
         raise Unreadable(f"not valid JSON: {reason}", hint, lines.place(error.pos)) from None
     except _Constant as error:
         name = str(error)

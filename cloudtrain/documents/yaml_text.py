@@ -20,6 +20,7 @@ from cloudtrain.documents.document import (
     too_deep,
     too_large,
 )
+from cloudtrain.documents.toml_json import parser_hints
 from cloudtrain.errors import shortened
 
 if TYPE_CHECKING:
@@ -83,20 +84,6 @@ _TAG = "tag:yaml.org,2002:"
 _MERGE = _TAG + "merge"
 _PLAIN = "plain"
 
-_HINTS = (
-    ("mapping values are not allowed", "put text that holds `: ` in quotes, and indent entries alike"),
-    ("found character '\\t'", "indent with spaces"),
-    ("found unexpected end of stream", "close the quote or bracket that was opened"),
-    ("did not find expected key", "indent the entries of a mapping alike, and put text with special signs in quotes"),
-    ("did not find expected '-' indicator", "indent the entries of a list alike"),
-    ("did not find expected ',' or ']'", "close the list with `]`"),
-    ("did not find expected ',' or '}'", "close the mapping with `}`"),
-    ("could not find expected ':'", "write `key: value`"),
-    ("found unknown escape character", "use single quotes, in which a backslash stands for itself"),
-    ("undefined alias", "an alias `*name` needs an anchor `&name` before it"),
-    ("cannot start any token", "put text that starts with a special sign in quotes"),
-)
-
 
 @lru_cache(maxsize=1)
 def _loader() -> Any:
@@ -159,7 +146,7 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
     if place is not None and line[: place.column].lstrip(" ").startswith("\t"):
         return Unreadable("not valid YAML: a tab cannot indent a line", "indent with spaces", place)
     other = "correct the text at this position, or put text with special signs in quotes"
-    hint = next((hint for part, hint in _HINTS if part in problem), other)
+    hint = next((hint for part, hint in parser_hints("yaml").items() if part in problem), other)
     return Unreadable(f"not valid YAML: {problem}", hint, place)
 
 

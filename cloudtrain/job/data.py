@@ -186,7 +186,7 @@ def reference_problems(job: Mapping[str, object], implicit: Sequence[str] = IMPL
     """
     problems = []
     for field in _PLACES:
-        for path, text in _texts(job.get(field), (field,)):
+        for path, text in texts_in(job.get(field), (field,)):
             for reference in find_references(text):
                 if fault := _fault(reference.inner, job, implicit):
                     message = f"`{reference.text}` refers to nothing: {fault[0]}"
@@ -236,14 +236,14 @@ def run_input(place: str) -> RunInput | None:
 
 def _value_problems(inputs: object) -> Iterator[Problem]:
     """Yield a problem for each reference in an input's `value`, because Azure ML would not replace the reference."""
-    for path, text in _texts(inputs, ("inputs",)):
+    for path, text in texts_in(inputs, ("inputs",)):
         for reference in find_references(text) if path[2:] == ("value",) else ():
             message = f"`{reference.text}` is in a plain value, where references are not replaced"
             yield Problem(path, message, f"write it where `${{{{inputs.{path[1]}}}}}` is used", code="CT020")
 
 
 def _run_problems(inputs: object) -> Iterator[Problem]:
-    for path, text in _texts(inputs, ("inputs",)):
+    for path, text in texts_in(inputs, ("inputs",)):
         if is_run_input(text) and path[-1] in target_names() and run_input(text) is None:
             yield Problem(path, f"`{text}` does not name an output of a run", _RUN_HINT, code="CT021")
 
@@ -297,15 +297,16 @@ def references_in(text: str) -> list[str]:
     return [reference.inner for reference in find_references(text)]
 
 
-def _texts(value: object, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def texts_in(value: object, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield path and text of every text in a value of a job. `path` is the path of the value itself."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping | BaseModel):
         for key, inner in value.items() if isinstance(value, Mapping) else iter(value):
-            yield from _texts(inner, (*path, str(key)))
+            yield from texts_in(inner, (*path, str(key)))
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
-            yield from _texts(inner, (*path, index))
+            yield from texts_in(inner, (*path, index))
 
 
 def _fault(inner: str, job: Mapping[str, object], implicit: Sequence[str]) -> tuple[str, str | None] | None:

@@ -21,7 +21,7 @@ from cloudtrain.lifecycle.records import JobRecord
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Table
-from cloudtrain.plans.plan import Plan, Printable
+from cloudtrain.plans.plan import Plan, Printable, map_texts
 from cloudtrain.plans.states import PLACES, RunRef, RunStatus
 from cloudtrain.plans.status import PROGRESS, duration_of, number
 from cloudtrain.system.git import Commit
@@ -144,7 +144,7 @@ class Side:
     def request(self) -> Any:
         """The request, with a placeholder in place of the run's name."""
         name = re.compile(rf"{re.escape(self.plan['run_name'])}(?![0-9])")
-        return _map(self.plan["request"], lambda text: name.sub(_NAME, text))
+        return map_texts(self.plan["request"], lambda text: name.sub(_NAME, text))
 
     @property
     def bundle(self) -> str | None:
@@ -299,13 +299,3 @@ def _contents(
         return None
 
     return content
-
-
-def _map(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {change(key): _map(inner, change) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_map(inner, change) for inner in value]
-    return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, combinations
 from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +22,7 @@ from cloudtrain.code.files import escape_path
 from cloudtrain.code.secret_names import credentials_in
 from cloudtrain.code.suspects import suspects
 from cloudtrain.errors import did_you_mean
+from cloudtrain.job.data import texts_in
 from cloudtrain.job.model import OVERRIDES
 from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import Fault, Subject, rule
@@ -159,22 +160,12 @@ def _values(job: TrainingJob) -> Iterator[tuple[ValuePath, str]]:
     if job.arguments:
         yield ("arguments",), shlex.join(job.arguments)
     for field in ("hyperparameters", "tags", *(name + OVERRIDES for name in target_names())):
-        yield from _texts((field,), getattr(job, field))
+        yield from texts_in(getattr(job, field), (field,))
     variables = job.environment.variables
-    yield from _texts(("environment", "variables"), {name: variables[name] for name in variables if name != VARIABLE})
+    own = {name: variables[name] for name in variables if name != VARIABLE}
+    yield from texts_in(own, ("environment", "variables"))
     for name, item in job.inputs.items():
-        yield from _texts(("inputs", name, "value"), item.value)
-
-
-def _texts(path: ValuePath, value: object) -> Iterator[tuple[ValuePath, str]]:
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _texts((*path, key), inner)
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from _texts((*path, index), inner)
+        yield from texts_in(item.value, ("inputs", name, "value"))
 
 
 def _by_rules(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:

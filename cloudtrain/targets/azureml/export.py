@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.document import shell_word, visible, visible_yaml
 from cloudtrain.plans.plan import Plan
-from cloudtrain.targets.azureml.compile.job import SERVICES
+from cloudtrain.targets.azureml.compile.job import PRIORITIES, SERVICES
 from cloudtrain.targets.azureml.parts import duration_seconds, duration_text, parse_label
 from cloudtrain.targets.azureml.service.clouds import BUILT_IN, kind_of
 from cloudtrain.targets.azureml.settings import AccountRef
@@ -153,27 +155,15 @@ ALWAYS = (
 
 _WRITTEN_EMPTY = ("inputs", "outputs", "environment_variables", "properties", "tags")
 
-INPUT_MODES = {
-    "ReadOnlyMount": "ro_mount",
-    "ReadWriteMount": "rw_mount",
-    "Download": "download",
-    "Direct": "direct",
-    "EvalMount": "eval_mount",
-    "EvalDownload": "eval_download",
-}
-OUTPUT_MODES = {"ReadWriteMount": "rw_mount", "Upload": "upload", "Direct": "direct"}
-TIERS = {"Spot": "spot", "Basic": "basic", "Standard": "standard", "Premium": "premium", "Null": "null"}
-PRIORITIES = {1: "low", 2: "medium", 3: "high"}
+_TABLES = load_toml(Path(__file__).with_name("export.toml").read_text("utf-8"))
+
+INPUT_MODES: dict[str, str] = _TABLES["input_modes"]
+_PRIORITY_NAMES = {number: name for name, number in PRIORITIES.items()}
 
 SERVICE_SETTINGS = {"ssh": ("sshPublicKeys", "ssh_public_keys"), "tensor_board": ("logDir", "log_dir")}
 """Maps each type of service to the only property for which the tool has a separate name."""
 
 _DATA = ("uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model")
-_RENAMED_RESOURCES = {
-    "aisupercomputer": "AISuperComputer", "singularity": "AISuperComputer", "itp": "itp",
-    "target_selector": "target_selector",
-}  # fmt: skip
-"""Properties of resources that the tool rewrites in its own spelling."""
 
 
 def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
@@ -229,7 +219,7 @@ def _resources(value: Any) -> dict[str, Any]:
     lost = [name for name in ("locations", "maxInstanceCount") if name in value]
     if "dockerArgsList" in value and lost:
         raise Wordless(*(f"{name} beside dockerArgsList" for name in lost))
-    names = [name for name in value["properties"] if _RENAMED_RESOURCES.get(name.lower(), name) != name]
+    names = [name for name in value["properties"] if _TABLES["renamed_resources"].get(name.lower(), name) != name]
     if names:
         raise Wordless(*(f"properties.{name}" for name in names))
     if not resources["properties"]:
@@ -292,7 +282,7 @@ _INPUTS["literal"] = lambda value: _LITERAL(value)["value"]
 _OUTPUT = part(
     {
         "uri": ("path", text),
-        "mode": ("mode", one_of(OUTPUT_MODES)),
+        "mode": ("mode", one_of(_TABLES["output_modes"])),
         "assetName": ("name", text),
         "assetVersion": ("version", text),
     }
@@ -318,7 +308,7 @@ _SERVICES = {word: _service(kind) for kind, word in SERVICES.items()}
 _LIMITS = part(
     {"jobLimitsType": ("", constant("Command")), "timeout": ("timeout", _seconds)}, always=("jobLimitsType", "timeout")
 )
-_QUEUE = part({"jobTier": ("job_tier", one_of(TIERS)), "priority": ("priority", one_of(PRIORITIES))})
+_QUEUE = part({"jobTier": ("job_tier", one_of(_TABLES["tiers"])), "priority": ("priority", one_of(_PRIORITY_NAMES))})
 
 _JOB = part(
     {
@@ -366,21 +356,6 @@ def _check_command(command: str, inputs: Mapping[str, Any]) -> None:
 EXTRA = "azureml-sdk"
 _SDK, _ENTITIES = "azure.ai.ml", "azure.ai.ml.entities"
 
-CLASSES = {
-    "pytorch": f"{_SDK}.PyTorchDistribution",
-    "mpi": f"{_SDK}.MpiDistribution",
-    "tensorflow": f"{_SDK}.TensorFlowDistribution",
-    "ray": f"{_SDK}.RayDistribution",
-    "managed_identity": f"{_ENTITIES}.ManagedIdentityConfiguration",
-    "user_identity": f"{_ENTITIES}.UserIdentityConfiguration",
-    "aml_token": f"{_ENTITIES}.AmlTokenConfiguration",
-    "ssh": f"{_ENTITIES}.SshJobService",
-    "tensor_board": f"{_ENTITIES}.TensorBoardJobService",
-    "jupyter_lab": f"{_ENTITIES}.JupyterLabJobService",
-    "vs_code": f"{_ENTITIES}.VsCodeJobService",
-}
-"""Maps the `type` of a part to its class."""
-
 RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm_size")
 """Resources that are arguments of `command`."""
 
@@ -419,7 +394,7 @@ def _command(job: Mapping[str, Any]) -> Call:
 
 
 def _object(value: Mapping[str, Any]) -> Call:
-    return Call(CLASSES[value["type"]], {name: inner for name, inner in value.items() if name != "type"})
+    return Call(_TABLES["classes"][value["type"]], {name: inner for name, inner in value.items() if name != "type"})
 
 
 def _credential(place: AccountRef) -> Call:

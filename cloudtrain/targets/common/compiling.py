@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from shlex import split
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,7 @@ from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
+    from cloudtrain.job.sweep import Sweep
 
 
 HASH_LENGTH = 8
@@ -90,6 +92,13 @@ def option_problems(job: TrainingJob) -> list[Problem]:
             message = f"`{field}` is not valid shell syntax: {str(error).lower()}"
             return [Problem(("distribution", field), message, "close the quotes", code="CT018")]
     return []
+
+
+def tuner_plan(sweep: Sweep, trial: Plan, request: dict[str, Any], notes: Iterable[str]) -> Plan:
+    """Return the plan of a sweep that the target's own tuner runs with `request`, from the plan of the sweep's job."""
+    summary = tuple(row for row in trial.summary if row[0] not in ("target", "run", "cost"))
+    notes = (*trial.notes, *notes)
+    return replace(trial, job_name=sweep.name, request=request, summary=summary, notes=notes, outputs={})
 
 
 def submission_key(plan: Plan) -> str:

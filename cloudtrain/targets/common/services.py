@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from threading import Thread
 from typing import Any, Generic, Protocol, TypeVar
@@ -154,6 +154,13 @@ class Expired(TargetError):
     """The credentials have expired."""
 
     code = "CT944"
+
+
+def contains(answer: object, request: object) -> bool:
+    """Return whether a service's description contains all requested values. It may contain more, such as defaults."""
+    if isinstance(request, Mapping):
+        return isinstance(answer, Mapping) and all(contains(answer.get(key), request[key]) for key in request)
+    return bool(answer == request)
 
 
 # Functions that the services' tuners share: the log of a sweep, and hyperparameters as the script gets them.

@@ -13,6 +13,7 @@ from tempfile import gettempdir
 from threading import Thread
 from typing import IO
 
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import TargetError, TargetUnavailable, TargetUnreachable
 from cloudtrain.system.private import make_private_folder, require_own
 from cloudtrain.targets.common.tracebacks import shorten_line
@@ -76,32 +77,7 @@ _PREFIX = "printf '\\001cloudtrain\\001\\n'\n"
 TIMEOUT = 180.0
 """Time limit in seconds for a script that transfers no file."""
 
-_UNREACHABLE = (
-    "Unable to contact slurm controller",
-    "Connection refused",
-    "Connection timed out",
-    "Socket timed out",
-    "Zero Bytes were transmitted",
-    "Transport endpoint is not connected",
-    "Problem talking to the database",
-    "temporarily unable to accept job",
-    "Slurm temporarily unable",
-    "Resource temporarily unavailable",
-    "slurm_load_jobs error: Unable",
-)
-"""Parts of error messages of Slurm's commands that mean that the cluster does not answer at the moment."""
-
-_OF_FILES = (
-    "No such file or directory",
-    "Not a directory",
-    "Permission denied",
-    "Read-only file system",
-    "No space left on device",
-    "Disk quota exceeded",
-    "Input/output error",
-    "Stale file handle",
-)
-"""Parts of error messages that are about the shared folder and not about Slurm."""
+_ERRORS = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))["errors"]
 
 _COMMAND = re.compile(r"^(?:\w+: )?error: |^(?:-?bash|cloudtrain): (?:line \d+: )?")
 """The prefix of a message: `sbatch: error: `, or of the shell's own: `cloudtrain: line 3: `."""
@@ -202,12 +178,12 @@ class Runner:
         if self.host is not None and code == _SSH_FAILED:
             message = f"{self._where} cannot be reached: {errors or 'ssh gave no reason'}"
             raise TargetUnreachable(message, hint=self._hint)
-        if any(word in errors for word in _UNREACHABLE):
+        if any(word in errors for word in _ERRORS["unreachable"]):
             raise TargetUnreachable(f"the Slurm cluster does not answer: {errors}", hint="try again in a minute")
         if code == _NOT_FOUND or "command not found" in errors:
             raise self._unavailable(errors or "a command is missing")
         hint = "this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
-        if any(word in errors for word in _OF_FILES):
+        if any(word in errors for word in _ERRORS["of_files"]):
             where = f"on `{self.host}`" if self.host else "on this machine"
             hint = f"look at `shared_dir` of `[slurm]` {where}: it must exist, be yours to write to, and have room"
         raise CommandFailed(code, errors, hint=hint)

@@ -93,7 +93,7 @@ class Meaning(NamedTuple):
     reason: str | None = None
 
 
-_TABLES = load_toml(Path(__file__).with_name("states.toml").read_text("utf-8"))
+_TABLES = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
 
 MEANINGS = {word: Meaning(RunState(state), *reason) for word, (state, *reason) in _TABLES["states"].items()}
 

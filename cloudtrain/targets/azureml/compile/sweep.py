@@ -18,6 +18,7 @@ from cloudtrain.runtime.azureml_metrics import WANTED
 from cloudtrain.targets.azureml.compile.job import compile_azureml
 from cloudtrain.targets.azureml.parts import duration_text
 from cloudtrain.targets.azureml.settings import AzureML
+from cloudtrain.targets.common.compiling import tuner_plan
 
 _NAME = re.compile(r"[a-zA-Z_]+[a-zA-Z0-9_]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
@@ -42,17 +43,7 @@ def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext
     problems = [Problem(path, text, hint, code="CT061") for path, text, hint in _cannot(sweep, properties)]
     if problems:
         raise JobError(problems)
-    return Plan(
-        target=trial.target,
-        run_name=trial.run_name,
-        job_name=sweep.name,
-        request={"properties": _body(sweep, properties, marks)},
-        uploads=trial.uploads,
-        processes=trial.processes,
-        summary=tuple(row for row in trial.summary if row[0] not in ("target", "run", "cost")),
-        notes=(*trial.notes, *_notes(sweep)),
-        place=trial.place,
-    )
+    return tuner_plan(sweep, trial, {"properties": _body(sweep, properties, marks)}, _notes(sweep))
 
 
 def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:

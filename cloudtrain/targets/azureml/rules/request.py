@@ -211,37 +211,21 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
     capacity. `metrics`: Azure ML reads no metrics from the log; record them with MLflow, which is set up in every job.
     `python`: a curated environment has a fixed Python version.
     """
-    job = subject.job
-    environment = job.environment
-    rows: tuple[tuple[bool, str, str, ValuePath], ...] = (
-        (
-            job.resources.volume_size is not None,
-            "the instance type determines the disk, so `volume_size` is not sent",
-            "remove `volume_size`, and use a type with a larger disk or read the data with `mode: mount`",
-            ("resources", "volume_size"),
-        ),
-        (
-            job.spot is not None and job.spot.max_wait is not None,
-            "Azure ML waits for spot capacity without a limit, so `max_wait` is not sent",
-            "stop the job with `cloudtrain stop` if it waits for too long",
-            ("spot", "max_wait"),
-        ),
-        (
-            bool(job.metrics),
-            "Azure ML reads no metrics from the log, so `metrics` are not sent",
-            "log them in the script: `mlflow.log_metric(NAME, VALUE)`",
-            ("metrics",),
-        ),
-        (
-            environment.python is not None and environment.framework is not None,
-            f"the curated environment has its own Python, so `python: {environment.python}` has no effect",
-            "name an environment with `azureml`, or an `image`, to choose the version",
-            ("environment", "python"),
-        ),
-    )
-    for applies, message, hint, path in rows:
-        if applies:
-            yield Fault(message, hint, path)
+    job, environment = subject.job, subject.job.environment
+    if job.resources.volume_size is not None:
+        message = "the instance type determines the disk, so `volume_size` is not sent"
+        hint = "remove `volume_size`, and use a type with a larger disk or read the data with `mode: mount`"
+        yield Fault(message, hint, ("resources", "volume_size"))
+    if job.spot is not None and job.spot.max_wait is not None:
+        message = "Azure ML waits for spot capacity without a limit, so `max_wait` is not sent"
+        yield Fault(message, "stop the job with `cloudtrain stop` if it waits for too long", ("spot", "max_wait"))
+    if job.metrics:
+        message = "Azure ML reads no metrics from the log, so `metrics` are not sent"
+        yield Fault(message, "log them in the script: `mlflow.log_metric(NAME, VALUE)`", ("metrics",))
+    if environment.python is not None and environment.framework is not None:
+        message = f"the curated environment has its own Python, so `python: {environment.python}` has no effect"
+        hint = "name an environment with `azureml`, or an `image`, to choose the version"
+        yield Fault(message, hint, ("environment", "python"))
 
 
 @rule("AZ118", Level.WARNING)

@@ -27,7 +27,7 @@ from cloudtrain.targets.azureml.service.status import explain, hourly_price, is_
 from cloudtrain.targets.azureml.service.transfer import download as download_results
 from cloudtrain.targets.azureml.service.transfer import fetch_code, make_asset, upload_data
 from cloudtrain.targets.azureml.settings import AccountRef, AzureML, AzureMLAccount, account_of
-from cloudtrain.targets.common.services import Denied, NotThere, Pace, follow
+from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains, follow
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 
 if TYPE_CHECKING:
@@ -251,11 +251,4 @@ def _is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None) -> bool:
         return bool(mark == job["name"])
     if request is None or RUN_PROPERTY in (request["properties"].get("properties") or {}):
         return False
-    return _contains(properties, request["properties"])
-
-
-def _contains(answer: object, request: object) -> bool:
-    """Return whether `answer` contains all values of `request`. Additional values are ignored."""
-    if isinstance(request, Mapping):
-        return isinstance(answer, Mapping) and all(_contains(answer.get(key), request[key]) for key in request)
-    return bool(answer == request)
+    return contains(properties, request["properties"])

@@ -15,8 +15,7 @@ from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 
 # The two tables behind the image catalogue. Each is read on first use.
 #
-# `sagemaker_images.json` is generated from the SDKs; `sagemaker_image_facts.json` is written by hand, each fact with
-# its source.
+# `images.json` is generated from the SDKs; `image_facts.json` is written by hand, each fact with its source.
 
 DATA = Path(__file__).with_name("data")
 
@@ -271,23 +270,6 @@ _ADDRESS = (
     r"/(?P<repository>[a-z0-9._/-]+):(?P<tag>[\w.-]+)(?:@sha256:[0-9a-f]+)?"
 )
 
-_REPOSITORIES: dict[str, tuple[str, str]] = {
-    "pytorch": ("pytorch", ""),
-    "pytorch-training": ("pytorch", ""),
-    "pytorch-training-neuron": ("pytorch", "neuron"),
-    "pytorch-training-neuronx": ("pytorch", "neuron"),
-    "sagemaker-pytorch": ("pytorch", ""),
-    "smdistributed-modelparallel": ("pytorch", "gpu"),
-    "tensorflow": ("tensorflow", ""),
-    "tensorflow-training": ("tensorflow", ""),
-    "sagemaker-tensorflow-scriptmode": ("tensorflow", ""),
-    "huggingface-pytorch-training": ("huggingface", ""),
-    "huggingface-tensorflow-training": ("huggingface", ""),
-    "huggingface-pytorch-training-neuronx": ("huggingface", "neuron"),
-}
-"""Maps each repository to its framework, and to its device if all its images are for one device."""
-
-
 _WITH_OTHER_TOOLKITS = re.compile(
     r"[^:]*/(mxnet-training|autogluon-training|sagemaker-(mxnet|scikit-learn|xgboost|chainer|rl-[a-z-]+)|\S+-trcomp-training)[:@].*"
 )
@@ -305,11 +287,12 @@ def image_of_uri(uri: str) -> Image | None:
     Returns None for images that are not from AWS, and for addresses that do not name the version: `latest`, or no tag.
     """
     match = re.fullmatch(_ADDRESS, uri)
-    if match is None or match["repository"] not in _REPOSITORIES:
+    if match is None or match["repository"] not in facts()["repositories"]:
         return None
     if match["account"] is not None and not any(match["account"] in table.values() for table in registries()):
         return None
-    framework, device = _REPOSITORIES[match["repository"]]
+    framework: str
+    framework, device = facts()["repositories"][match["repository"]]
     version, *words = match["tag"].split("-")
     device = device or next(_devices(words), "")
     if not device or not re.fullmatch(r"\d+(\.\d+)+", version):

@@ -16,7 +16,7 @@ from cloudtrain.errors import JobError, Problem, UsageError
 from cloudtrain.job.model import overrides_of
 from cloudtrain.job.sweep import Range, Sweep
 from cloudtrain.plans.plan import CompileContext, Plan
-from cloudtrain.targets.common.compiling import Problems
+from cloudtrain.targets.common.compiling import Problems, tuner_plan
 from cloudtrain.targets.sagemaker.compile.places import place_problems
 from cloudtrain.targets.sagemaker.compile.training import TrainingParts, compile_sagemaker, finished_request, parts_of
 from cloudtrain.targets.sagemaker.launch.shell import arrives_intact
@@ -67,17 +67,7 @@ def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> 
     if refused:
         raise JobError(refused)
     trial = compile_sagemaker(sweep.job, target, context)
-    return Plan(
-        target="sagemaker",
-        run_name=context.run_name,
-        job_name=sweep.name,
-        request=_tuning_request(sweep, context.run_name, request),
-        uploads=trial.uploads,
-        processes=trial.processes,
-        summary=tuple(row for row in trial.summary if row[0] not in ("target", "run", "cost")),
-        notes=(*trial.notes, *_notes(sweep)),
-        place=context.account.place,
-    )
+    return tuner_plan(sweep, trial, _tuning_request(sweep, context.run_name, request), _notes(sweep))
 
 
 def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject:

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from functools import cache
 from heapq import merge
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable, UsageError
 from cloudtrain.job.model import format_duration
@@ -20,7 +20,7 @@ from cloudtrain.machines.overlay import Overlay, type_named, user_overlay
 from cloudtrain.machines.table import hourly, over
 from cloudtrain.plans.plan import Finding, Plan, Upload
 from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus, Transition
-from cloudtrain.targets.common.services import Denied, NotThere, Pace, follow
+from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains, follow
 from cloudtrain.targets.common.tracebacks import error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.sagemaker.plan import KINDS, RUN_TAG, TRAINING, JobKind, S3Uri, kind_of, places_of
@@ -62,16 +62,7 @@ def is_ours(clients: Clients, kind: JobKind, description: JsonMapping, request: 
 
 
 def _same(description: JsonMapping, request: JsonMapping) -> bool:
-    return all(_contains(description.get(field), request[field]) for field in _COMPARED if field in request)
-
-
-def _contains(description: Any, request: Any) -> bool:
-    """Return whether a job description contains all requested values. It may contain more, such as defaults."""
-    if isinstance(request, Mapping):
-        return isinstance(description, Mapping) and all(
-            _contains(description.get(key), request[key]) for key in request
-        )
-    return bool(description == request)
+    return all(contains(description.get(field), request[field]) for field in _COMPARED if field in request)
 
 
 # Shorten the service's message about a failed job to one line with the reason, and find the rank that failed.
