@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cloudtrain.errors import UsageError
+
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.store import Store
 
@@ -211,11 +213,25 @@ TargetOfRuns = Annotated[
 Profile = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="A profile in cloudtrain.toml.", show_default=False)
 ]
+_FIELD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^="'])*""")
+"""The field in the argument of `--set`. A name in quotes can contain `=`."""
+
+
+def _each_field_once(changes: list[str] | None) -> list[str] | None:
+    """Return the arguments of `--set`. Raises UsageError if two of them change the same field."""
+    fields = [_FIELD.match(change)[0].strip() for change in changes or ()]  # type: ignore[index] # it matches everything
+    repeated = next((field for field in fields if fields.count(field) > 1), None)
+    if repeated:
+        raise UsageError(f"`--set` changes `{repeated}` twice", hint="leave out one of the two", code="CT902")
+    return changes
+
+
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
+        callback=_each_field_once,
         help="Change a field of the job, for example hyperparameters.epochs=3. Repeatable.",
         autocompletion=fields,
         show_default=False,

@@ -149,6 +149,11 @@ _NO_SECRET = (
 )
 """Texts that show that a secret is an example and only looks random."""
 
+_END_OF_NAME = re.compile(rb"\\?[\"'][ \t]?\](?=[ \t]*=[^=])")
+"""The end of the name in `environ["NAME"] = `, also as JSON writes it: `environ[\\"NAME\\"] = `."""
+
+_OPENING = re.compile(rb"\\\"(?=[\w/+:.$-])")
+
 _GAP = b"\n\0\n"
 """Put between spans. No rule matches across it."""
 
@@ -173,7 +178,7 @@ def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret
 
 def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]:
     """Yield every secret that a rule finds in the spans, which are sorted and do not overlap."""
-    text = _GAP.join(content[start:end] for start, end in spans)
+    text = _plain(_GAP.join(content[start:end] for start, end in spans))
     starts = list(accumulate((end - start + len(_GAP) for start, end in spans), initial=0))
     for rule in _candidates(text.lower(), path):
         for match in rule.pattern.finditer(text):
@@ -183,6 +188,13 @@ def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]
                 number = bisect_right(starts, start) - 1
                 shift = spans[number][0] - starts[number]
                 yield Match(rule, start + shift, end + shift)
+
+
+def _plain(text: bytes) -> bytes:
+    """Return text of the same length, in which all values are written as the rules expect: `NAME = "value"` instead of
+    `environ["NAME"] = "value"`, and quotes without the backslash that they have in the cells of a notebook."""
+    text = _END_OF_NAME.sub(lambda end: b" " * len(end[0]), text)
+    return _OPENING.sub(b' "', text).replace(b'\\"', b'" ')
 
 
 def _candidates(lowered: bytes, path: str) -> Iterable[SecretForm]:

@@ -33,7 +33,7 @@ _HEADLINES_OF_SETTINGS = (*_HEADLINES, b"kind: Secret")
 _ADDRESS = re.compile(rb"://[^\s/:@\"'<>{}$\\`|]{0,64}:[^\s/@\"'<>{}$\\`|]{6,200}@")
 _NAMES = (b"passw", b"pwd", b"secret")
 _NAMES_IN_SETTINGS = (*_NAMES, b"pass_phrase", b"passphrase", b"token", b"key", b"auth")
-_ASSIGNED = re.compile(rb"[\w\"'\] \t-]{0,32}[:=]>?[ \t]{0,8}[\"']?[^\s\"'(){}$<>%,;]{8,}|\s+\S*[0-9]")
+_ASSIGNED = re.compile(rb"[\w\"'\]\\ \t-]{0,32}[:=]>?[ \t]{0,8}\\?[\"']?[^\s\"'(){}$<>%,;]{8,}|\s+\S*[0-9]")
 _NOTES = re.compile(rb"(?m)^[^\s:]{1,64}:\$[0-9a-z]{1,4}\$")
 
 _BEFORE, _BEHIND = 160, 100

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.code.files import below, content_hash, escape_path
 from cloudtrain.code.ignore import INCLUDE_FILE
+from cloudtrain.code.secret_names import secret_name
 from cloudtrain.code.tree import Tree, scan
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.errors import JobError, Problem
@@ -21,7 +22,7 @@ from cloudtrain.job.file import anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.plans.plan import Bundle, CompileContext, Finding, Level, Plan, Upload
 from cloudtrain.plans.states import RunState
-from cloudtrain.rules.engine import Subject, check_plan, rule_named
+from cloudtrain.rules.engine import Subject, check_plan, join_names, rule_named
 from cloudtrain.rules.facts import declared_places
 from cloudtrain.rules.values import named_secrets, values_to_hide
 from cloudtrain.system.files import links_to
@@ -432,14 +433,16 @@ def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
 
 
 def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
-    """Yield notes for the plan about code from outside of the source folder. The job's conda file and build folder,
-    which are the keys of `beside`, are left out."""
-    included = [path for path in tree.included if path.split("/", 1)[0] not in beside]
+    """Yield notes for the plan about code from outside of the source folder, and about files inside that hold
+    credentials. The job's conda file and build folder, which are the keys of `beside`, are left out."""
+    secret = [item.path for item in tree.ignored if item.rule.startswith("default ") and secret_name(item.path)]
+    if secret:
+        names = join_names([escape_path(path) for path in secret], _NAMED)
+        yield f"files that may hold credentials are not in the bundle: {names}"
+    included = [escape_path(path) for path in tree.included if path.split("/", 1)[0] not in beside]
     if included:
-        names = [f"`{escape_path(path)}`" for path in included]
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        verb = "comes" if len(names) == 1 else "come"
-        yield f"{', '.join(names[:_NAMED])}{more} {verb} from elsewhere, as `{INCLUDE_FILE}` says"
+        verb = "comes" if len(included) == 1 else "come"
+        yield f"{join_names(included, _NAMED)} {verb} from elsewhere, as `{INCLUDE_FILE}` says"
 
 
 def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str]:

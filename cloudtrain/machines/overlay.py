@@ -129,6 +129,8 @@ class Correction(NamedTuple):
     file: str
     place: Place | None = None
     """The position of the type's table in the file."""
+    is_of_project: bool = False
+    """Whether the file is the project's, which whoever submits may edit, and not the user's own."""
 
     def error(self, message: str, hint: str) -> SettingsError:
         """Return an error that names this instance type and its position in the file."""
@@ -152,7 +154,12 @@ def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Ov
     """
     project = next((folder / FILE_NAME for folder in (cwd, *cwd.parents) if os.path.lexists(folder / FILE_NAME)), None)
     files = [user_folder / FILE_NAME, *([project] if project else [])]
-    corrections = tuple(row for file in dict.fromkeys(files) if os.path.lexists(file) for row in load_overlay(file))
+    corrections = tuple(
+        row._replace(is_of_project=file != files[0])
+        for file in dict.fromkeys(files)
+        if os.path.lexists(file)
+        for row in load_overlay(file)
+    )
     if target is None or not (table := read_refreshed(user_folder, target)):
         return corrections
     return read_overlay({target: table}, str(refreshed_file(user_folder, target))) + corrections

@@ -9,11 +9,15 @@ which calls the shared rule.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 
+from cloudtrain.errors import SettingsError
 from cloudtrain.job.distribution import NoDistribution, TensorFlow, launcher_of
 from cloudtrain.job.model import OVERRIDES, format_duration
-from cloudtrain.machines.choose import MachineGroup
+from cloudtrain.machines.choose import MachineGroup, Machines
+from cloudtrain.machines.overlay import type_named
 from cloudtrain.machines.table import InstanceType, Price
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, about_money, is_written, plural
@@ -62,19 +66,20 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 
     The rule compares `max_cost` with the list price of all instances for the whole `max_runtime`.
     """
-    budget, run = _budget(subject), subject.reading.longest_run
-    price = subject.reading.machines.price
+    budget, run, machines = _budget(subject), subject.reading.longest_run, _for_budget(subject)
+    price = machines.price
     if budget is None or price is None or run is None or price.over(run) <= budget:
         return
     file = getattr(subject.settings, "budget_file", None)
     where = f" in `{file}`" if file else ""
     affordable = int(budget / price.hourly * 3600)
     hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
-    yield Fault(
-        f"the job can cost {cost_text(price, run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}{where}",
-        hint if affordable >= _SHORTEST else "use fewer or smaller instances, or raise `max_cost`",
-        _limit(subject),
-    )
+    hint = hint if affordable >= _SHORTEST else "use fewer or smaller instances, or raise `max_cost`"
+    if machines != subject.reading.machines:
+        where += "; a price that the project's `instances.toml` lowers does not count"
+        hint += ", or write the price into the `instances.toml` beside your own `cloudtrain.toml`"
+    message = f"the job can cost {cost_text(price, run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}"
+    yield Fault(message + where, hint, _limit(subject))
 
 
 @about_money
@@ -83,7 +88,7 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
 
     The catalogue has no price for the instance type. Write the price that you pay into `instances.toml`.
     """
-    budget, machines, run = _budget(subject), subject.reading.machines, subject.reading.longest_run
+    budget, machines, run = _budget(subject), _for_budget(subject), subject.reading.longest_run
     price = machines.price
     if budget is None or (price is not None and (price.exact or price.over(run or 0) > budget)):
         return
@@ -96,6 +101,26 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
             row = f'`[{subject.target.name}."{name}"]`'
             hint = f"write {row} and below it {size}`price = 12.34` into `instances.toml`"
             yield Fault(f"the price of `{name}` is not known, so `max_cost` cannot be checked", hint, group.path)
+
+
+def _for_budget(subject: Subject) -> Machines:
+    """Return the machines of the job with the prices that a budget counts. The project's `instances.toml` cannot lower
+    them: whoever submits may edit it."""
+    own = [row for row in getattr(subject.account, "overlay", None) or () if not row.is_of_project]
+    machines = subject.reading.machines
+
+    def priced(group: MachineGroup) -> MachineGroup:
+        with suppress(SettingsError):  # only the project's file makes a whole type of it
+            listed = type_named(subject.reading.target, group.instance_type or "", own)
+            if group.known and listed and _rate(listed) > _rate(group.known):
+                return replace(group, known=listed)
+        return group
+
+    return replace(machines, groups=tuple(map(priced, machines.groups)))
+
+
+def _rate(instance: InstanceType) -> float:
+    return (instance.machine_price if instance.price is None else instance.price) or 0.0
 
 
 def _budget(subject: Subject) -> float | None:

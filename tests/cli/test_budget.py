@@ -78,3 +78,20 @@ def test_the_lower_budget_holds(
     assert result.code == (2 if holds else 0), said
     if holds:
         assert f"and `max_cost` is $10.00 in `{files[holds]}`" in said
+
+
+@pytest.mark.parametrize("place", ["own", "project"])
+def test_the_project_cannot_lower_a_price(cli: Cli, project: Path, place: str) -> None:
+    """A price in a file that whoever submits may edit does not count for the budget; one in your own file does."""
+    own = project / ".config/cloudtrain"
+    settings(own, "[sagemaker]\nmax_cost = 10\n")
+    settings(project, f"[sagemaker]\n{ROLE}")
+    folder = own if place == "own" else project
+    (folder / "instances.toml").write_text('[sagemaker."ml.p4d.24xlarge"]\nprice = 0.01\n')
+    result = cli("check", "job.yaml", "--target", "sagemaker")
+    said = " ".join((result.out + result.err).split())
+    assert result.code == (0 if place == "own" else 2), said
+    if place == "project":
+        assert "a price that the project's `instances.toml` lowers does not count [SM412]" in said
+        (project / "instances.toml").write_text('[sagemaker."ml.p4d.24xlarge"]\nprice = 1000\n')
+        assert "can cost up to $2,000.00 in 2h" in cli("check", "job.yaml", "--target", "sagemaker").out

@@ -119,6 +119,30 @@ def test_an_option_that_argparse_would_refuse_is_an_error(cli: Cli, job: str, cl
     assert cli("plan", job, "--ignore", "CT209").code == 0
 
 
+def test_files_with_credentials_that_stay_here_are_named(cli: Cli, job: str, clean_environment: Path) -> None:
+    """The plan has one line, because the script may want to read them; what the user left out needs no mention."""
+    said = "files that may hold credentials are not in the bundle"
+    assert said not in cli("plan", job).out
+    for name in (".env", "id_rsa", "mine.pem", "a.log"):
+        (clean_environment / name).write_text("x")
+    (clean_environment / ".cloudtrainignore").write_text("mine.pem\n")
+    out = " ".join(cli("plan", job).out.split())
+    assert f"{said}: `.env`, `id_rsa`" in out
+    assert "mine.pem" not in out
+    (clean_environment / ".cloudtrainignore").write_text("mine.pem\n!.env\n")
+    assert f"{said}: `id_rsa`" in " ".join(cli("plan", job).out.split())
+
+
+@pytest.mark.parametrize("command", ["plan", "check", "submit"])
+def test_a_field_that_is_set_twice_is_an_error(cli: Cli, job: str, command: str) -> None:
+    """A list of options that was copied and changed: which value was meant is not clear. Names may hold a `=`."""
+    result = cli(command, job, "--set", "hyperparameters.lr=1", "--set", "name=x", "--set", "hyperparameters.lr=2")
+    assert (result.code, result.out) == (2, "")
+    assert "`--set` changes `hyperparameters.lr` twice [CT902]" in result.err
+    two = ("--set", 'hyperparameters."a=b"=1', "--set", 'hyperparameters."a=c"=1')
+    assert "twice" not in cli("check", job, *two).err
+
+
 def test_the_commands_of_other_tools_lead_to_ours() -> None:
     """Each word is offered a command that exists, and none hides one of ours."""
     from cloudtrain.cli.app import _ELSEWHERE, COMMANDS

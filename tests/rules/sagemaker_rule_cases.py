@@ -315,6 +315,18 @@ DISTRIBUTION_CASES: dict[str, tuple[Case, Case, str]] = {
         entrypoint(resources=on("ml.g5.xlarge", 3), distribution=WORKERS | {"workers": 3}, environment=tensorflow()),
         "`resources.instance_count` to 2",
     ),
+    "SM329": (
+        job(resources=P4D, distribution=SMP1 | {"parameters": {"partitions": 6}}, environment=pytorch("2.0.0")),
+        job(resources=P4D, distribution=SMP1 | {"parameters": {"partitions": 16}}, environment=pytorch("2.0.0")),
+        "`distribution.parameters.partitions` to 4",
+    ),
+    "SM330": (
+        job(resources=P4D, distribution=SMP1 | {"parameters": {"microbatches": 8}}, hyperparameters={"batch-size": 4},
+            environment=pytorch("2.0.0")),
+        job(resources=P4D, distribution=SMP1 | {"parameters": {"microbatches": 4}}, hyperparameters={"batch-size": 4},
+            environment=pytorch("2.0.0")),
+        "`distribution.parameters.microbatches` to 4",
+    ),
     "SM331": (job(resources=P4D), job(resources=P4D, distribution=TORCH), "type: torch"),
     "SM332": (
         job(resources=G5, distribution=TORCH | {"processes_per_instance": 5}),

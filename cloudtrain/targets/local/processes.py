@@ -78,6 +78,14 @@ def carries(pid: int, variable: str) -> bool:
     return content is not None and b"\0" + os.fsencode(variable) + b"\0" in b"\0" + content + b"\0"
 
 
+RUN_DIR = "CLOUDTRAIN_RUN_DIR"
+
+
+def is_folder_in_use(run_dir: str) -> bool:
+    """Return whether a process lives that was started for a run in this folder, which may have been removed since."""
+    return any(carries(pid, f"{RUN_DIR}={run_dir}") for pid in processes())
+
+
 def children_of(pid: int) -> list[int]:
     if not HAS_PROC:
         table = _psutil()

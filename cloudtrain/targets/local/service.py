@@ -26,6 +26,7 @@ from cloudtrain.targets.common.launch import host_name
 from cloudtrain.targets.common.specification import LaunchSpecification, QueueNeed
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.local.folder import FINAL, QUEUED, RunFolder, command, run_folder
+from cloudtrain.targets.local.processes import RUN_DIR, is_folder_in_use
 from cloudtrain.targets.local.queueing import Held, Queue, QueueOrder, Waiting
 from cloudtrain.targets.local.settings import Local
 
@@ -217,7 +218,7 @@ class LocalService:
                     name: value
                     for name, value in self._environ.items()
                     if name not in _NOT_INHERITED and not name.startswith(_NOT_INHERITED_PREFIXES)
-                }
+                } | {RUN_DIR: folder.path}
                 _start_supervisor(folder, environ, *how)
         except OSError as error:
             raise self._unwritable("the run", error) from error
@@ -413,10 +414,12 @@ def _read(folder: RunFolder) -> dict[str, Any]:
 
 
 def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
-    """Write `launch.json` in one atomic step. With `again`, return False if the file already has this content."""
+    """Write `launch.json` in one atomic step. With `again`, return False if the file already has this content. If the
+    folder of a run was removed, the name stays taken as long as a process of that run lives."""
+    is_in_use = not os.path.lexists(folder.launch) and is_folder_in_use(folder.path)
     make_private_folder(folder.path)
-    is_written = write_once(folder.launch, content)
-    if not is_written and not (again and Path(folder.launch).read_bytes() == content):
+    is_written = not is_in_use and write_once(folder.launch, content)
+    if is_in_use or not (is_written or (again and Path(folder.launch).read_bytes() == content)):
         name = Path(folder.path).name
         raise NameTaken(f"a run `{name}` already exists", hint="give the job another name")
     return is_written

@@ -3,9 +3,11 @@
     python -m tests.lifecycle.submission.histories --count 100000 --seed 1     prints how many agree; exits 1 on a difference
 
 A history is a few commands of one user on one machine, in which processes die, answers are lost or late, stores are
-lost, copied or old, clocks are set, and two commands run at once. After it everything is settled, and these hold:
+lost at any moment, copied or old, clocks are set, and two commands run at once. After it everything is settled, and
+these hold:
 
-1. A run that the user was told of as new exists, is what that command asked for, and was told of as new only once.
+1. A run that the user was told of as new exists, is what that command asked for, and was told of as new only once. A
+   run whose folder was removed with its store may be followed by another one of its name when all its processes ended.
 2. A run that was offered as an earlier command's is a run of the same job from the same store.
 3. Nothing is doubled: a submit starts no run while a dead submit of the same job, less than a day ago, left one that
    nobody was told of. Where the machine booted and its clock was set in between, nothing on it knows how long that is.
@@ -42,7 +44,7 @@ def history(seed: int) -> list[str]:
     random = Random(seed)
     world, told = World(random), list[str]()
     plans = [
-        PlanKind(random.choice("ab"), random.choice("xy"), random.choice(("unique", "unique", "upsert", "multiple")))
+        PlanKind(random.choice("ab"), random.choice("xy"), random.choice(("unique", "folder", "upsert", "multiple")))
         for _ in range(random.choice((1, 1, 2)))
     ]
     old: list[tuple[str, StoreFile]] = []
@@ -70,6 +72,10 @@ def _happen(world: World, random: Random, plans: list[PlanKind], old: list[tuple
         deaths = [random.randint(1, 40) if random.random() < 0.3 else None for _ in range(2)]
         world.run(world.submit(plan, path, dies_at=deaths[0]), world.submit(other, elsewhere, dies_at=deaths[1]))
         return f"two submits, {plan} in {path} and {other} in {elsewhere}, die at {deaths}"
+    if event == "submit and remove":
+        others = [world.submit(random.choice(plans), path)] if random.random() < 0.5 else []
+        world.run(world.submit(plan, path), *others, world.removal(path))
+        return f"submit {plan} in {path}, whose state folder is removed meanwhile, beside {len(others)} others"
     if event == "submit and recover":
         dies_at = random.randint(1, 30) if random.random() < 0.3 else None
         world.run(world.submit(plan, path, dies_at=dies_at), world.recover(path))
@@ -83,7 +89,7 @@ def _happen(world: World, random: Random, plans: list[PlanKind], old: list[tuple
     elif event == "boot":
         world.boot()
     elif event == "lose":
-        world.lose(path)
+        world.lose(path, with_folders=random.random() < 0.5)
     elif event == "copy":
         world.copy(_PATHS[0], _PATHS[1])
     elif event == "keep":
@@ -98,10 +104,10 @@ def _happen(world: World, random: Random, plans: list[PlanKind], old: list[tuple
 
 
 _EVENTS = (
-    "submit", "two submits", "submit and recover", "recover", "wait", "set clock", "boot", "lose", "copy", "keep",
+    "submit", "two submits", "submit and recover", "submit and remove", "recover", "wait", "set clock", "boot", "lose", "copy", "keep",
     "restore", "reach",
 )  # fmt: skip
-_WEIGHTS = (40, 12, 6, 8, 12, 5, 2, 4, 3, 3, 3, 5)
+_WEIGHTS = (40, 12, 6, 6, 8, 12, 5, 2, 4, 3, 3, 3, 5)
 
 
 def _settle(world: World) -> None:
@@ -117,7 +123,8 @@ def _check(world: World) -> None:
     new: dict[tuple[str, str], Intent] = {}
     for intent in world.intents:
         for name, was_offered in intent.told:
-            job = next((job for job in world.services[intent.plan.target].jobs if job.name == name), None)
+            named = [job for job in world.services[intent.plan.target].jobs if job.name == name]
+            job = next((job for job in named if job.intent is intent), named[0] if named else None)
             if job is None:
                 raise Difference(f"the user was told of `{name}`, which does not exist")
             if job.plan != intent.plan:
@@ -126,11 +133,12 @@ def _check(world: World) -> None:
                 if job.intent.store.path != intent.store.path:
                     raise Difference(f"`{name}` was offered to another store than the one that submitted it")
                 continue
-            if (intent.plan.target, name) in new:
+            earlier = new.get((intent.plan.target, name))
+            if earlier is not None and not any(other.was_over(job.at) for other in named if other.intent is earlier):
                 raise Difference(f"two submits were told of `{name}` as new")
             new[intent.plan.target, name] = intent
         for name in intent.named:
-            if not any(job.plan == intent.plan for job in world.services[intent.plan.target].named(name)):
+            if not any((job.name, job.plan) == (name, intent.plan) for job in jobs):
                 raise Difference(f"`{name}` was named beside a run of {intent.plan}, and is none of that job")
         _check_not_doubled(intent, jobs, world.intents)
     for file in world.stores.values():
@@ -169,10 +177,10 @@ def _check_store(world: World, file: StoreFile, jobs: list[Any]) -> None:
     for (target, name), stage in known.items():
         if stage != "reported":
             raise Difference(f"`{name}` is `{stage}` for ever in the store")
-        if not world.services[target].named(name):
+        if not any(job.name == name for job in world.services[target].jobs):
             raise Difference(f"the store has `{name}`, and `{target}` has not")
     for job in jobs:
-        if job.intent.store is file and (job.intent.plan.target, job.name) not in known:
+        if job.intent.store is file and not job.is_removed and (job.intent.plan.target, job.name) not in known:
             raise Difference(f"`{job.name}` runs, and its store has lost it")
 
 

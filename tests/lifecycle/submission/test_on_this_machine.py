@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 import cloudtrain as ct
@@ -17,6 +18,7 @@ from cloudtrain.targets.local import service
 from cloudtrain.targets.local.folder import RunFolder
 from cloudtrain.targets.local.service import withdraw
 from tests.lifecycle.submission.later import a_minute_later
+from tests.targets.places import eventually, process_with
 
 pytestmark = pytest.mark.lifecycle
 
@@ -48,6 +50,34 @@ def test_with_the_store_lost_the_script_runs_again(
     assert str(run.wait().state) == "succeeded"
     assert run.name != earlier.name
     assert Path("ran").read_text() == "once\nonce\n"
+
+
+@pytest.mark.slow
+def test_with_the_state_folder_removed_a_run_has_nothing_of_the_one_before(
+    job: ct.TrainingJob, state_dir: Path, clean_environment: Path
+) -> None:
+    """As long as a process of the first run lives, the next one has another name, and its own end."""
+    script = clean_environment / "src/train.py"
+    waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+    script.write_text(f"{script.read_text()}{waits}")
+    planned = ct.plan(job, "local").run_name
+    earlier = ct.submit(job, "local")
+    assert earlier.name == planned, "a dry run knows the name of the first submit"
+    eventually(Path("ran").exists)
+    folder = str(earlier.directory)
+    supervisor = process_with(lambda: list(psutil.process_iter()), "CLOUDTRAIN_RUN_DIR", folder)
+    rank = process_with(supervisor.children, "CLOUDTRAIN_RUN_NAME", earlier.name)
+    supervisor.suspend()  # or it would end its run at once
+    shutil.rmtree(state_dir)
+    try:
+        run = ct.submit(job, "local")
+    finally:
+        supervisor.resume()
+    eventually(lambda: Path("ran").read_text() == "once\nonce\n")
+    (run.directory or Path()).joinpath("code/go").touch()
+    eventually(lambda: not (supervisor.is_running() or rank.is_running()))
+    assert run.name != earlier.name
+    assert str(run.wait().state) == "succeeded"
 
 
 def test_a_supervisor_that_comes_too_late_starts_nothing(

@@ -6,7 +6,8 @@ The code under test is the real one: `submission.py`, `Store` on SQLite, and the
   this one is killed. A killed process raises `Killed`; from then on all that it holds is inert, as after SIGKILL, so
   that no `except` and no `finally` of it has an effect.
 * A service takes requests at once, late (its sender may be dead by then), or never. Its answers can be lost.
-* A store can be lost, copied, or replaced by an old copy; a clock can be set; a machine can boot.
+* A store can be lost, also while a command runs, and with the folders of its runs; it can be copied, or replaced by an
+  old copy; a clock can be set; a machine can boot.
 """
 
 from __future__ import annotations
@@ -50,6 +51,17 @@ class Job:
     plan: PlanKind
     intent: Intent
     at: float
+    gone: float | None = None
+    """When the last of its processes ended, after its folder was removed with its store. Then another run can have its
+    name."""
+
+    @property
+    def is_removed(self) -> bool:
+        return self.gone is not None
+
+    def was_over(self, at: float) -> bool:
+        """Whether nothing was left of it at that moment, neither its folder nor a process."""
+        return self.gone is not None and self.gone <= at
 
 
 @dataclass(frozen=True)
@@ -171,7 +183,8 @@ class Lock:
 class Service:
     """What runs jobs. `kind` says what it makes of a second job of one name:
 
-    unique    refuses it (SageMaker, the folder of a local run)
+    unique    refuses it (SageMaker)
+    folder    refuses it as long as the folder or a process of the first one is there (a local run)
     upsert    takes it for the same job (Azure ML)
     multiple  runs both (Slurm)
     """
@@ -183,12 +196,14 @@ class Service:
         self.is_reachable = True
 
     def named(self, name: str) -> list[Job]:
-        return [job for job in self.jobs if job.name == name]
+        return [job for job in self.jobs if job.name == name and not job.is_removed]
 
     def arrive(self, name: str, plan: PlanKind, intent: Intent) -> bool:
         """A request arrives. False: it is refused, because there is a job of that name."""
         if self.named(name) and self.kind != "multiple":
             return self.kind == "upsert"
+        if any(job.name == name and job.is_removed and not job.was_over(self.world.time) for job in self.jobs):
+            return False
         self.jobs.append(Job(name, plan, intent, self.world.time))
         return True
 
@@ -230,10 +245,10 @@ class ServiceOfProcess:
             if not self.has(plan.ref):
                 raise TargetUnreachable("no answer")
             return plan.ref
-        was_repeated = world.has_faults and world.random.random() < 0.03
+        was_repeated = world.has_faults and self._service.kind != "folder" and world.random.random() < 0.03
         if was_repeated:  # the answer was lost, and the client library sends the request again
             taken = not self._service.arrive(plan.run_name, intent.plan, intent) if self.names_are_unique else taken
-        if taken and not (again or was_repeated):
+        if taken and not ((again or was_repeated) and self._service.named(plan.run_name)):
             raise NameTaken("there is one")
         process.step()
         return plan.ref
@@ -309,7 +324,7 @@ class World:
         self.clock_sets = 0
         self.has_faults = True
         self.is_concurrent = False
-        self.services = {kind: Service(self, kind) for kind in ("unique", "upsert", "multiple")}
+        self.services = {kind: Service(self, kind) for kind in ("unique", "folder", "upsert", "multiple")}
         self.stores: dict[str, StoreFile] = {}
         self.locks: dict[Any, Process] = {}
         self.intents: list[Intent] = []
@@ -357,9 +372,22 @@ class World:
             self.stores[path] = StoreFile(self, path, Identity(f"salt of {path}", path))
         return self.stores[path]
 
-    def lose(self, path: str) -> None:
-        """The store is deleted, or cut to nothing."""
+    def lose(self, path: str, *, with_folders: bool = False) -> None:
+        """The store is deleted, or cut to nothing. `with_folders`: so are the folders of the runs beside it."""
         self.stores.pop(path, None)
+        for job in self.services["folder"].jobs if with_folders else ():
+            if job.gone is None and job.intent.store.path == path:
+                job.gone = self.time + self.random.choice((0.0, 2.0, 100.0))
+
+    def removal(self, path: str) -> Process:
+        """`rm -r` of the store and all that is beside it, at any moment of the commands that run with it."""
+
+        def command(process: Process) -> None:
+            for _ in range(self.random.randint(0, 25)):
+                process.step()
+            self.lose(path, with_folders=True)
+
+        return Process(self, command)
 
     def copy(self, source: str, path: str) -> None:
         """The store's folder is copied to another path."""

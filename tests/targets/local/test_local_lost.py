@@ -284,13 +284,17 @@ WAITS = "import time, os\nprint('up', flush=True)\nwhile not os.path.exists('go'
 
 @pytest.mark.parametrize("end", ["goes on", "is killed", "is killed with its guard"])
 @pytest.mark.slow_after(1)
-def test_a_run_whose_folder_another_run_has(place: Place, end: str) -> None:
-    """The first run is ended by nobody but itself and its guard, and neither touches the second run."""
+def test_a_run_whose_folder_another_run_has(place: Place, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is taken as long as it lives. Where another run gets the folder all the same, from a machine that cannot
+    see the processes, the first run is ended by nobody but itself and its guard, and neither touches the second run."""
     first = place.submit(WAITS)
     first.wait_for_line("up")
     supervisor, rank = first.ours("supervisor"), first.process_with("CLOUDTRAIN_RUN_NAME", "run-1")
     supervisor.suspend()
     shutil.rmtree(first.folder)
+    with pytest.raises(NameTaken):
+        place.send(first.plan)
+    monkeypatch.setattr("cloudtrain.targets.local.service.is_folder_in_use", lambda _: False)
     second = place.send(first.plan)
     second.wait_for_line("up")
     if end == "is killed with its guard":

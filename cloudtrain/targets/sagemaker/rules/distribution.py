@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from cloudtrain.job.distribution import SMP, TensorFlow
 from cloudtrain.machines.table import InstanceType, instance_types
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, join_names, mapping_at, rule, text_at
+from cloudtrain.plans.processes import Processes
+from cloudtrain.rules.engine import Fault, Subject, join_names, mapping_at, plural, positive_count, rule, text_at
 from cloudtrain.rules.named import TITLES, device_of, framework_of, missing_framework
 from cloudtrain.targets.sagemaker.catalogue.images import Image, numbers, resolve_image, smp_versions, versions
 from cloudtrain.targets.sagemaker.compile.launch import python_too_old
@@ -192,7 +193,50 @@ def smp_arguments(subject: Subject) -> Iterator[Fault]:
         )
 
 
-# Rules about SageMaker's own libraries, SMDDP and SMP: the images and instance types that support them.
+# Rules about SageMaker's own libraries, SMDDP and SMP: their parameters, and the images and instance types that support
+# them.
+
+
+def _parameter(subject: Subject, *names: str) -> tuple[str, int] | None:
+    """Return the first of these parameters of SMP version 1 that the job sets to a positive number, with the number."""
+    distribution = subject.reading.distribution
+    parameters = distribution.parameters if isinstance(distribution, SMP) and distribution.version == 1 else {}
+    return next(((name, count) for name in names if (count := positive_count(parameters.get(name)))), None)
+
+
+def _undivided(what: str, size: int, name: str, count: int) -> Iterator[Fault]:
+    if size % count:
+        fits = max(fitting for fitting in range(1, min(count, size + 1)) if size % fitting == 0)
+        path = ("distribution", "parameters", name)
+        yield Fault(f"{what} cannot be divided by `{name}: {count}`", f"set `{'.'.join(path)}` to {fits}", path)
+
+
+@rule("SM329", Level.ERROR)
+def smp_partitions(subject: Subject) -> Iterator[Fault]:
+    """The job's processes cannot hold whole copies of the model.
+
+    Version 1 of SMP splits the model into `partitions` (`pipeline_parallel_degree`) parts, and all processes of the job
+    into groups of one process for each part (sagemaker SDK, doc/api/training/smd_model_parallel_general.rst).
+    """
+    ranks = Processes.of(subject.plan.processes).ranks.total()
+    if ranks and (split := _parameter(subject, "partitions", "pipeline_parallel_degree")):
+        yield from _undivided(f"the job has {plural(ranks, 'process')}, which", ranks, *split)
+
+
+_BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size")
+
+
+@rule("SM330", Level.WARNING)
+def smp_microbatches(subject: Subject) -> Iterator[Fault]:
+    """SMP cannot divide a batch into its microbatches.
+
+    Version 1 of SMP divides each batch into `microbatches` parts of the same size. cloudtrain takes the size of a batch
+    from the hyperparameter `batch_size`, `train_batch_size` or `per_device_train_batch_size`.
+    """
+    parts = _parameter(subject, "microbatches")
+    for name, value in subject.job.hyperparameters.items() if parts else ():
+        if parts and name.replace("-", "_") in _BATCH and (batch := positive_count(value)):
+            yield from _undivided(f"`{name}` is {batch}, which", batch, *parts)
 
 
 @rule("SM301", Level.ERROR)
