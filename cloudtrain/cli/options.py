@@ -213,13 +213,12 @@ TargetOfRuns = Annotated[
 Profile = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="A profile in cloudtrain.toml.", show_default=False)
 ]
-_FIELD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^="'])*""")
-"""The field in the argument of `--set`. A name in quotes can contain `=`."""
 
 
 def _each_field_once(changes: list[str] | None) -> list[str] | None:
     """Return the arguments of `--set`. Raises UsageError if two of them change the same field."""
-    fields = [_FIELD.match(change)[0].strip() for change in changes or ()]  # type: ignore[index] # it matches everything
+    name = re.compile(r"""("[^"]*"|'[^']*'|[^="'])*""")  # in quotes, a name can contain `=`
+    fields = [change[: match.end()].strip() for change in changes or () if (match := name.match(change))]
     repeated = next((field for field in fields if fields.count(field) > 1), None)
     if repeated:
         raise UsageError(f"`--set` changes `{repeated}` twice", hint="leave out one of the two", code="CT902")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cloudtrain.code.files import Secret
 from cloudtrain.code.suspects import SETTINGS, Span
@@ -106,35 +106,29 @@ def _complete(item: dict[str, object], parts: Mapping[str, str]) -> dict[str, ob
     }
 
 
-def _rule(item: Mapping[str, object]) -> SecretForm:
-    fields: dict[str, object] = {
-        "id": item["id"],
-        "regex": item["regex"],
-        "keywords": tuple(str(word).encode() for word in _list(item["keywords"])),
-        "certain": not item.get("uncertain", False),
-        "entropy": item.get("entropy", 0.0),
-        "path": item.get("path"),
-        "group": item.get("secretGroup", 0),
-        "prefix": item.get("prefix", False),
-        "random": item.get("random", False),
-        "allowed": tuple(_parse_allowed(each) for each in _list(item.get("allowed", []))),
-    }
-    return SecretForm(**fields)  # type: ignore[arg-type] # both files are our own
-
-
-def _parse_allowed(item: Mapping[str, object]) -> Allowed:
-    return Allowed(
-        tuple(map(str, _list(item.get("regexes", [])))),
-        str(item.get("target", "secret")),
-        tuple(map(str, _list(item.get("paths", [])))),
-        tuple(str(word).encode() for word in _list(item.get("stopwords", []))),
-        bool(item.get("all", False)),
+def _rule(item: Mapping[str, Any]) -> SecretForm:
+    return SecretForm(
+        item["id"],
+        item["regex"],
+        tuple(word.encode() for word in item["keywords"]),
+        certain=not item.get("uncertain", False),
+        entropy=item.get("entropy", 0.0),
+        path=item.get("path"),
+        group=item.get("secretGroup", 0),
+        prefix=item.get("prefix", False),
+        random=item.get("random", False),
+        allowed=tuple(map(_parse_allowed, item.get("allowed", ()))),
     )
 
 
-def _list(value: object) -> list[Mapping[str, object]]:
-    assert isinstance(value, list)
-    return value
+def _parse_allowed(item: Mapping[str, Any]) -> Allowed:
+    return Allowed(
+        tuple(item.get("regexes", ())),
+        item.get("target", "secret"),
+        tuple(item.get("paths", ())),
+        tuple(word.encode() for word in item.get("stopwords", ())),
+        item.get("all", False),
+    )
 
 
 # The search.

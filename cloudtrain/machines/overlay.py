@@ -153,13 +153,9 @@ def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Ov
         SettingsError: a file is not TOML, or holds a wrong target, column or value.
     """
     project = next((folder / FILE_NAME for folder in (cwd, *cwd.parents) if os.path.lexists(folder / FILE_NAME)), None)
-    files = [user_folder / FILE_NAME, *([project] if project else [])]
-    corrections = tuple(
-        row._replace(is_of_project=file != files[0])
-        for file in dict.fromkeys(files)
-        if os.path.lexists(file)
-        for row in load_overlay(file)
-    )
+    own = user_folder / FILE_NAME
+    files = filter(os.path.lexists, dict.fromkeys((own, project or own)))
+    corrections = tuple(row._replace(is_of_project=file != own) for file in files for row in load_overlay(file))
     if target is None or not (table := read_refreshed(user_folder, target)):
         return corrections
     return read_overlay({target: table}, str(refreshed_file(user_folder, target))) + corrections

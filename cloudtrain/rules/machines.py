@@ -66,7 +66,8 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 
     The rule compares `max_cost` with the list price of all instances for the whole `max_runtime`.
     """
-    budget, run, machines = _budget(subject), subject.reading.longest_run, _for_budget(subject)
+    budget, run = getattr(subject.settings, "max_cost", None), subject.reading.longest_run
+    machines = _for_budget(subject)
     price = machines.price
     if budget is None or price is None or run is None or price.over(run) <= budget:
         return
@@ -88,7 +89,8 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
 
     The catalogue has no price for the instance type. Write the price that you pay into `instances.toml`.
     """
-    budget, machines, run = _budget(subject), _for_budget(subject), subject.reading.longest_run
+    budget, run = getattr(subject.settings, "max_cost", None), subject.reading.longest_run
+    machines = _for_budget(subject)
     price = machines.price
     if budget is None or (price is not None and (price.exact or price.over(run or 0) > budget)):
         return
@@ -121,11 +123,6 @@ def _for_budget(subject: Subject) -> Machines:
 
 def _rate(instance: InstanceType) -> float:
     return (instance.machine_price if instance.price is None else instance.price) or 0.0
-
-
-def _budget(subject: Subject) -> float | None:
-    budget: float | None = getattr(subject.settings, "max_cost", None)
-    return budget
 
 
 def _limit(subject: Subject) -> ValuePath:

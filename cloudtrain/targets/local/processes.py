@@ -79,6 +79,7 @@ def carries(pid: int, variable: str) -> bool:
 
 
 RUN_DIR = "CLOUDTRAIN_RUN_DIR"
+"""The environment variable that the supervisor of a run, and all processes that it starts, have."""
 
 
 def is_folder_in_use(run_dir: str) -> bool:

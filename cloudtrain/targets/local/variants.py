@@ -31,6 +31,7 @@ from cloudtrain.targets.common.specification import (
     QueueNeed,
 )
 from cloudtrain.targets.local.compile import compile_local
+from cloudtrain.targets.local.processes import RUN_DIR
 from cloudtrain.targets.local.settings import Local
 
 if TYPE_CHECKING:
@@ -119,9 +120,6 @@ def _with_paths(process: Process, shares: Mapping[str, str], count: int) -> Proc
 
 # Plans of runs that wait in this machine's queue for GPUs or CPU slots, or that wait for other runs.
 
-_OURS = "CLOUDTRAIN_RUN_DIR"
-"""An environment variable that only processes started by the supervisor have; ranks below a launcher lack it."""
-
 
 def queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) -> Plan:
     """Return the plan with the GPUs or CPU slots that the run waits for in the queue. CUDA_VISIBLE_DEVICES gets a
@@ -189,7 +187,7 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
 
 def _with_placeholder(group: Alike) -> Alike:
     """Ranks that a launcher starts stay unchanged, because they inherit the launcher's variable."""
-    if _OURS not in group.first.env:
+    if RUN_DIR not in group.first.env:
         return group
 
     def make(number: int) -> Process:

@@ -29,6 +29,13 @@ def member(
     return info, data
 
 
+def extended(kind: bytes = tarfile.REGTYPE, **headers: str) -> tuple[tarfile.TarInfo, bytes]:
+    """A member whose name or target stands in a header of POSIX.1-2001, which replaces the harmless one."""
+    info, data = member("harmless", kind, "good")
+    info.pax_headers = headers
+    return info, data
+
+
 def packed(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
     with tarfile.open(path, "w:gz") as tar:
         for info, data in members:
@@ -81,7 +88,24 @@ BAD = {
     "link below a file": [member("a"), member("a/b", tarfile.SYMTYPE, "good")],
     "device": [member("dev", tarfile.CHRTYPE)],
     "pipe": [member("pipe", tarfile.FIFOTYPE)],
-}
+    "block device": [member("disk", tarfile.BLKTYPE)],
+    "no known kind": [member("u", b"Z")],
+    "up in a long name": [extended(path="../evil")],
+    "absolute in a long name": [extended(path="/tmp/evil")],
+    "link out in a long name": [extended(tarfile.SYMTYPE, linkpath="/etc/passwd")],
+    "up on Windows": [member("..\\evil")],
+    "escape in a name": [member("a\x1b[31m")],
+    "line break in a name": [member("a\nb")],
+    "too long a name": [member("a" * 300)],
+    "the folder itself": [member(".")],
+    "no name": [member("")],
+    "hard link to a link out": [member("a", tarfile.SYMTYPE, "../x"), member("b", tarfile.LNKTYPE, "a")],
+    "absolute hard link": [member("b", tarfile.LNKTYPE, "/etc/passwd")],
+    "folder that becomes a link": [
+        member("d", tarfile.DIRTYPE), member("d", tarfile.SYMTYPE, "."), member("d/x"),
+    ],
+    "up behind a folder": [member("d/x"), member("l", tarfile.SYMTYPE, "d/../../x")],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD)

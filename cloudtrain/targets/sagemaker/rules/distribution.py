@@ -197,18 +197,16 @@ def smp_arguments(subject: Subject) -> Iterator[Fault]:
 # them.
 
 
-def _parameter(subject: Subject, *names: str) -> tuple[str, int] | None:
-    """Return the first of these parameters of SMP version 1 that the job sets to a positive number, with the number."""
-    distribution = subject.reading.distribution
-    parameters = distribution.parameters if isinstance(distribution, SMP) and distribution.version == 1 else {}
-    return next(((name, count) for name in names if (count := positive_count(parameters.get(name)))), None)
-
-
-def _undivided(what: str, size: int, name: str, count: int) -> Iterator[Fault]:
-    if size % count:
-        fits = max(fitting for fitting in range(1, min(count, size + 1)) if size % fitting == 0)
-        path = ("distribution", "parameters", name)
-        yield Fault(f"{what} cannot be divided by `{name}: {count}`", f"set `{'.'.join(path)}` to {fits}", path)
+def _undivided(subject: Subject, what: str, size: int, *names: str) -> Iterator[Fault]:
+    """Yield a fault for each of these parameters of SMP version 1 that does not divide `size`, the size of `what`."""
+    smp = subject.reading.distribution
+    parameters = smp.parameters if isinstance(smp, SMP) and smp.version == 1 else {}
+    for name in names:
+        count = positive_count(parameters.get(name)) or 1
+        if size % count:
+            fits = max(fitting for fitting in range(1, min(count, size + 1)) if size % fitting == 0)
+            path = ("distribution", "parameters", name)
+            yield Fault(f"{what} cannot be divided by `{name}: {count}`", f"set `{'.'.join(path)}` to {fits}", path)
 
 
 @rule("SM329", Level.ERROR)
@@ -219,8 +217,8 @@ def smp_partitions(subject: Subject) -> Iterator[Fault]:
     into groups of one process for each part (sagemaker SDK, doc/api/training/smd_model_parallel_general.rst).
     """
     ranks = Processes.of(subject.plan.processes).ranks.total()
-    if ranks and (split := _parameter(subject, "partitions", "pipeline_parallel_degree")):
-        yield from _undivided(f"the job has {plural(ranks, 'process')}, which", ranks, *split)
+    what = f"the job has {plural(ranks, 'process')}, which"
+    yield from _undivided(subject, what, ranks, "partitions", "pipeline_parallel_degree")
 
 
 _BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size")
@@ -233,10 +231,10 @@ def smp_microbatches(subject: Subject) -> Iterator[Fault]:
     Version 1 of SMP divides each batch into `microbatches` parts of the same size. cloudtrain takes the size of a batch
     from the hyperparameter `batch_size`, `train_batch_size` or `per_device_train_batch_size`.
     """
-    parts = _parameter(subject, "microbatches")
-    for name, value in subject.job.hyperparameters.items() if parts else ():
-        if parts and name.replace("-", "_") in _BATCH and (batch := positive_count(value)):
-            yield from _undivided(f"`{name}` is {batch}, which", batch, *parts)
+    for name, value in subject.job.hyperparameters.items():
+        batch = positive_count(value)
+        if batch and name.replace("-", "_") in _BATCH:
+            yield from _undivided(subject, f"`{name}` is {batch}, which", batch, "microbatches")
 
 
 @rule("SM301", Level.ERROR)
