@@ -20,7 +20,7 @@ class SubmitOptions(NamedTuple):
         str,
         typer.Argument(
             metavar="JOB",
-            help="A job file (YAML, TOML or JSON), `bundled:NAME`, or a Python script.",
+            help="A job file (YAML, TOML or JSON), `bundled:NAME`, a Python script, or `-m MODULE`.",
             autocompletion=options.jobs,
             show_default=False,
         ),

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from cloudtrain.documents.document import parse_python
+from cloudtrain.runtime.torchrun_words import is_module, words_of_script
 
 _SIGNS = frozenset(
     "distributed distribute DistributedDataParallel DistributedSampler DDP FSDP FullyShardedDataParallel fully_shard "
@@ -56,6 +57,17 @@ class ScriptSyntax(NamedTuple):
     """Whether the script imports torch, and neither joins other processes nor leaves that to a library."""
     saves: tuple[Save, ...] = ()
     defaults: Mapping[str, str] = {}
+
+
+def script_file(entry_point: str, is_file: Callable[[str], bool], python_path: object = "") -> str | None:
+    """Return the path of the script that an entry point runs. For a module, return its file in the code, or None if
+    there is none. `python_path` is the job's variable PYTHONPATH."""
+    if not is_module(entry_point):
+        return entry_point
+    path = words_of_script(entry_point)[1].replace(".", "/")
+    folders = ("", *str(python_path).split(":"))
+    files = (posixpath.join(folder, path + end) for folder in folders for end in ("/__main__.py", ".py"))
+    return next(filter(is_file, files), None)
 
 
 def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:

@@ -18,7 +18,7 @@ from cloudtrain.system.plugins import find_target
 
 
 def syntax_of(subject: Subject) -> ScriptSyntax:
-    script, tree = subject.job.entry_point or "", subject.tree
+    script, tree = subject.script or "", subject.tree
     if not script.endswith(".py"):
         return ScriptSyntax()
     paths = {entry.path for entry in tree.entries if entry.path.endswith(".py")}

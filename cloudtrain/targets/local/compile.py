@@ -12,6 +12,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.mpi_options import mpirun_options
+from cloudtrain.runtime.torchrun_words import is_python, words_of_script
 from cloudtrain.system.plugins import find_target, part_of
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import Problems, arguments_of, option_problems, resolve_text
@@ -101,11 +102,11 @@ class _RunLayout:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
         shell = ["bash"] if self.job.entry_point.endswith(".sh") else []
-        return [*shell, self.job.entry_point, *arguments_of(self.job, self.paths)]
+        return [*shell, *words_of_script(self.job.entry_point), *arguments_of(self.job, self.paths)]
 
     def direct_program(self) -> list[str]:
         program = self.program()
-        return [self.python, "-u", *program] if program[0].endswith(".py") else program
+        return [self.python, "-u", *program] if is_python(program[0]) else program
 
     def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
         """Return the variables that an instance's processes get in addition to the submitter's own. `processes`: the
