@@ -16,17 +16,20 @@ from cloudtrain.cli.terminal import say
 from cloudtrain.errors import JobError, PreflightError, UsageError, did_you_mean, shortened
 from cloudtrain.job.file import array_of, format_of
 from cloudtrain.job.overrides import hint_without_file
+from cloudtrain.job.script import distribution_of, syntax_of_script
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.plans.plan import Finding
 from cloudtrain.runtime.torchrun_words import is_module, is_python
 from cloudtrain.system.files import expand_home
 from cloudtrain.system.plugins import DEFAULT_TARGET
+from cloudtrain.targets.common.gpus import gpu_ids
 from cloudtrain.targets.where import Where, where
 
 if TYPE_CHECKING:
     from cloudtrain.cli.job_options import SubmitOptions
     from cloudtrain.job.file import JobFile
     from cloudtrain.plans.plan import Plan
+    from cloudtrain.targets.settings import TargetSettings
 
 _OF_THE_JOB = {"instances": "resources.instance_count", "processes_per_instance": "distribution.processes_per_instance"}
 """Options of the local target, each with the job field that has the same meaning on a cloud."""
@@ -101,7 +104,6 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
 
 def _script_job(options: SubmitOptions) -> JobFile:
     from cloudtrain.job.from_script import job_text, load_script
-    from cloudtrain.job.script import distribution_of
 
     script, arguments = Path(options.job), options.arguments or ()
     if not (is_module(options.job) or script.is_file()):
@@ -159,6 +161,9 @@ def target_of(options: SubmitOptions) -> Where:
         for option, value in typed.items():
             if option not in _OF_A_QUEUE or option not in type(target).model_fields:
                 raise _works_only_here(option, value, target.type)
+    if script and _needs_no_launcher(options, target):
+        typed["launcher"] = "python"
+        say(f"`{options.job}` runs as with `python`, in one process: there is no GPU; `--nproc 2` starts two processes")
     if not typed:
         return place
     python = typed.get("python")
@@ -167,6 +172,17 @@ def target_of(options: SubmitOptions) -> Where:
     flags = {"instance_count" if option == "instances" else option: value for option, value in typed.items()}
     settings = place.here.target(name, profile=options.profile, **flags)
     return Where.of(settings, place.here, profile=options.profile)
+
+
+def _needs_no_launcher(options: SubmitOptions, target: TargetSettings) -> bool:
+    """Return whether one process shall run a script here that torchrun could start too: this machine has no GPU, and
+    you do not ask for several processes."""
+    script = Path(options.job)
+    names = {"instances", "processes_per_instance", "max_restarts", "launcher", "emulate", "gpu"}
+    is_chosen = any(getattr(options, name) for name in names) or names & target.model_fields_set
+    is_set = any(item.startswith(("distribution", "resources")) for item in options.set_ or ())
+    is_here = target.type == DEFAULT_TARGET and not (is_chosen or is_set or gpu_ids(os.environ))
+    return is_here and distribution_of(script) == "torch" and syntax_of_script(script).needs_no_launcher
 
 
 def _works_only_here(option: str, value: Any, target: str) -> UsageError:

@@ -71,8 +71,9 @@ class SubmitOptions(NamedTuple):
         typer.Option(
             "--launcher",
             metavar="NAME",
-            help="Local: `torchrun`, or `fork`, which imports torch only once and starts CPU ranks faster.",
-            autocompletion=lambda: ["torchrun", "fork"],
+            help="Local: `torchrun`; `fork`, which imports torch only once and starts CPU ranks faster; or `python`, "
+            "one process, the default for a script that does not need torchrun on a machine without a GPU.",
+            autocompletion=lambda: ["torchrun", "fork", "python"],
             show_default=False,
         ),
     ] = None

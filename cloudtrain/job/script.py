@@ -11,7 +11,7 @@ from typing import Any
 from cloudtrain.documents.document import Unreadable, parse_python, read_text
 from cloudtrain.errors import UsageError, shortened
 from cloudtrain.job.nodes import MAX_JOB_NAME
-from cloudtrain.job.syntax import read_syntax, script_file
+from cloudtrain.job.syntax import ScriptSyntax, read_syntax, script_file
 from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, argv_of
 from cloudtrain.runtime.torchrun_words import is_module
 
@@ -117,8 +117,15 @@ def _number(text: str) -> int | float | None:
 
 
 def distribution_of(script: Path, folder: Path | None = None) -> str | None:
-    """Return the distribution that the script suggests; None if its processes would not work together. The modules of
-    `folder`, by default the working directory, are read too if the script is inside it.
+    """Return the distribution that the script suggests; None if its processes would not work together. `folder` is as
+    for `syntax_of_script`, which raises the same errors."""
+    syntax = syntax_of_script(script, folder)
+    distribution = next((distribution for name, distribution in _LIBRARIES.items() if name in syntax.packages), None)
+    return None if distribution == "torch" and syntax.is_alone else distribution
+
+
+def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
+    """Read the script, and the modules of `folder`, by default the working directory, if the script is inside it.
 
     Raises:
         UsageError: the script cannot be read, or is not a Python file.
@@ -145,6 +152,4 @@ def distribution_of(script: Path, folder: Path | None = None) -> str | None:
         except (OSError, Unreadable):
             return None
 
-    syntax = read_syntax(file, read)
-    distribution = next((distribution for name, distribution in _LIBRARIES.items() if name in syntax.packages), None)
-    return None if distribution == "torch" and syntax.is_alone else distribution
+    return read_syntax(file, read)

@@ -33,6 +33,9 @@ _PLAIN = frozenset(
 )
 """Packages that start and join no processes by themselves. Classes of transformers such as `Trainer` do."""
 
+_LIBRARIES = frozenset("accelerate lightning pytorch_lightning transformers trl".split())
+"""Packages that train in several processes if a launcher has started them, and in one process otherwise."""
+
 _JOINING_CLASSES = ("Trainer", "TrainingArguments", "HfArgumentParser")
 _DYNAMIC = frozenset(("importlib", "runpy", "subprocess"))
 _MOST_MODULES = 40
@@ -55,8 +58,13 @@ class ScriptSyntax(NamedTuple):
     """The packages that the script itself imports."""
     is_alone: bool = False
     """Whether the script imports torch, and neither joins other processes nor leaves that to a library."""
+    needs_no_launcher: bool = False
+    """Whether the script also works if `python` starts it: it asks whether a launcher has set its rank, or leaves the
+    processes to a library."""
     saves: tuple[Save, ...] = ()
     defaults: Mapping[str, str] = {}
+    outside: tuple[tuple[str, int, str], ...] = ()
+    """The file, the line and the text of each constant that begins with `../`, except defaults of options."""
 
 
 def script_file(entry_point: str, is_file: Callable[[str], bool], python_path: object = "") -> str | None:
@@ -96,6 +104,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     trains = any(isinstance(node.func, ast.Attribute) and node.func.attr == "backward" for _, node in calls)
     joins = not packages.isdisjoint(_DYNAMIC) or any(_joins(node) for _, node in every)
     is_alone = "torch" in packages and not joins and (trains or packages - sys.stdlib_module_names <= _PLAIN)
+    needs_no_launcher = not packages.isdisjoint(_LIBRARIES) or any(_asks(node) for _, node in every)
     defaults = dict(option for _, node in calls for option in _defaults(node))
     values: dict[str, list[ast.expr]] = {}
     for node in (node for _, node in every if isinstance(node, ast.Assign)):
@@ -103,12 +112,14 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
             values.setdefault(target.id, []).append(node.value)
     saves = [(path, node.lineno, _place(_saved_to(node), values, defaults)) for path, node in calls]
     found = tuple(Save(path, line, *place) for path, line, place in saves if place not in (None, (None, "")))
-    return ScriptSyntax(own, is_alone, found, defaults)
+    texts = [(path, node.lineno, str(node.value)) for path, node in every if isinstance(node, ast.Constant)]
+    outside = tuple(row for row in texts if row[2].startswith("../") and row[2] not in defaults.values())
+    return ScriptSyntax(own, is_alone, needs_no_launcher, found, defaults, outside)
 
 
 @lru_cache(maxsize=_MOST_MODULES)
 def _nodes(text: str) -> list[ast.AST]:
-    kinds = ast.Import | ast.ImportFrom | ast.Call | ast.Constant | ast.Attribute | ast.Name | ast.Assign
+    kinds = ast.Import | ast.ImportFrom | ast.Call | ast.Constant | ast.Attribute | ast.Name | ast.Assign | ast.Compare
     return [node for node in ast.walk(parse_python(text)) if isinstance(node, kinds | ast.arg | ast.keyword)]
 
 
@@ -145,6 +156,16 @@ def _joins(node: ast.AST) -> bool:
     return not names.isdisjoint(_SIGNS) or (
         is_of_transformers and any(str(name).endswith(_JOINING_CLASSES) for name in names)
     )
+
+
+def _asks(node: ast.AST) -> bool:
+    """Return whether a node asks for a variable that only a launcher sets, such as `os.environ.get("RANK", -1)`."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="get" | "getenv"), args=[ast.Constant(value=name), *_]):
+            return name in _VARIABLES
+        case ast.Compare(left=ast.Constant(value=name), ops=[ast.In() | ast.NotIn()]):
+            return name in _VARIABLES
+    return False
 
 
 def _defaults(call: ast.Call) -> Iterator[tuple[str, str]]:

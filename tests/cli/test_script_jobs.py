@@ -316,6 +316,37 @@ def test_imports_choose_the_distribution(clean_environment: Path, text: str, dis
     assert job.hyperparameters == {"epochs": 3}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ddp = int(os.environ.get('RANK', -1)) != -1\n",
+        "if 'WORLD_SIZE' in os.environ:\n    pass\n",
+        "from lightning import Trainer\n",
+    ],
+)
+def test_one_process_where_python_is_enough(
+    cli: Cli, clean_environment: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that works without torchrun runs as with `python` where no GPU is, without RANK; `--nproc` asks for
+    torchrun. The job itself stays distributed. A script that reads RANK without asking first needs torchrun."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    begin = "import os, torch\nfrom torch import distributed\n"
+    (clean_environment / "fit.py").write_text(begin + text)
+    (clean_environment / "strict.py").write_text(begin + "rank = os.environ['RANK']\n")
+
+    def roles(*options: str) -> list[str]:
+        plan = json.loads(cli("plan", "--json", *options).out)
+        return [process["role"] for process in plan["processes"]]
+
+    assert roles("fit.py") == ["process"]
+    assert roles("--nproc", "2", "fit.py") == ["torchrun", "rank", "rank"]
+    assert roles("--set", "distribution.type=torch", "fit.py")[0] == "torchrun"
+    assert roles("strict.py")[0] == "torchrun"
+    assert job_of(cli, "fit.py").distribution.type == "torch"
+    refused = cli("plan", "--launcher", "python", "--set", "distribution.type=none", "fit.py")
+    assert "`--launcher python` starts only `torch` jobs" in " ".join(refused.err.split())
+
+
 @pytest.mark.lifecycle
 def test_script_is_run(cli: Cli, clean_environment: Path) -> None:
     """A script outside of the working directory runs with its arguments; its folder is the code."""
