@@ -84,7 +84,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     nodes: dict[str, list[ast.AST]] = {}
     waiting, packages, own = [script], set[str](), frozenset[str]()
     while waiting and len(nodes) < _MOST_MODULES:
-        path = waiting.pop()
+        path = waiting.pop(0)  # the nearest modules first
         text = None if path in nodes else read(path)
         if text is None:
             continue

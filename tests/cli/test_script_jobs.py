@@ -338,7 +338,11 @@ def test_one_process_where_python_is_enough(
         plan = json.loads(cli("plan", "--json", *options).out)
         return [process["role"] for process in plan["processes"]]
 
-    assert roles("fit.py") == ["process"]
+    (clean_environment / "near.py").write_text(text)
+    for number in range(50):  # of which not all are read
+        (clean_environment / f"far{number}.py").write_text(f"import far{number + 1}\n")
+    (clean_environment / "large.py").write_text("from torch import distributed\nimport near\nimport far0\n")
+    assert roles("fit.py") == roles("large.py") == ["process"]
     assert roles("--nproc", "2", "fit.py") == ["torchrun", "rank", "rank"]
     assert roles("--set", "distribution.type=torch", "fit.py")[0] == "torchrun"
     assert roles("strict.py")[0] == "torchrun"
