@@ -58,10 +58,15 @@ class Command(TyperCommand):
         write_sections(formatter, {"Arguments": arguments, "Options": options})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """All arguments after a Python script go to the script, as with `python` and `torchrun`."""
+        """All arguments after a Python script or `-m MODULE` go to the script, as with `python` and `torchrun`."""
         if any(param.name == "arguments" for param in self.params):
             end = self._first_argument(args)
-            if end is not None and args[end].endswith(".py") and args[end + 1 :][:1] != ["--"]:
+            if end and args[end - 1] == "-m":
+                script, words = f"-m {args[end]}", args[end + 1 :]
+                if words[:1] != ["--"]:
+                    self._refuse_misplaced(script, words)
+                args = [*args[: end - 1], "--", script, *words[words[:1] == ["--"] :]]
+            elif end is not None and args[end].endswith(".py") and args[end + 1 :][:1] != ["--"]:
                 self._refuse_misplaced(args[end], args[end + 1 :])
                 args = [*args[: end + 1], "--", *args[end + 1 :]]
         ctx.meta[WORDS] = tuple(args)
@@ -93,12 +98,15 @@ class Command(TyperCommand):
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts) if name[0] == "-"}
         options = [word.partition("=")[0] for word in words]
         own_options = [name for name in options if name in own]
-        if not own_options or not Path(script).is_file():
+        if not own_options:
             return
         from cloudtrain.documents.document import read_bytes
+        from cloudtrain.job.syntax import script_file
 
         try:
-            text = read_bytes(script).decode("utf-8", "replace")
+            text = read_bytes(script_file(script, lambda path: Path(path).is_file(), "src") or "").decode(
+                "utf-8", "replace"
+            )
         except OSError:  # reported when the job is made
             return
         for name in own_options:

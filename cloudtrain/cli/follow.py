@@ -152,6 +152,10 @@ def _of_sweep(status: RunStatus) -> str:
     return "; ".join([*words, *([status.reason] if status.reason else [])])
 
 
+_JOINING = r"\b(init_process_group|set_device)\("
+"""A line of a traceback in which a script begins to work with others. It does so if it finds the variable RANK."""
+
+
 def _report_failure(run: Run, status: RunStatus) -> None:
     word = "was lost" if status.state is RunState.LOST else "failed"
     rank = ["--rank", str(status.failed_rank)] if status.failed_rank is not None else []
@@ -161,8 +165,16 @@ def _report_failure(run: Run, status: RunStatus) -> None:
         hint = f"{typed('cloudtrain', 'trials', run.name)} lists its trials"
     elif run.is_sweep:
         hint = f"{typed('cloudtrain', 'logs', run.name, '--trial', '1')} prints the whole output of its first trial"
+    elif any(re.search(_JOINING, line) for line in status.details) and _distribution_of(run) != "none":
+        hint += "; `--set distribution.type=none` runs the script in one process, as `python` does"
     message = f"`{run.name}` {word}{_after(status)}{reason}"
     show(Document([Notice("error", message, details=status.details, hint=hint)]), sys.stderr)
+
+
+def _distribution_of(run: Run) -> str:
+    with suppress(CloudtrainError):
+        return str(run.show().job.get("distribution", {}).get("type", "none"))
+    return "none"
 
 
 def _after(status: RunStatus) -> str:

@@ -16,16 +16,20 @@ from cloudtrain.cli.terminal import say
 from cloudtrain.errors import JobError, PreflightError, UsageError, did_you_mean, shortened
 from cloudtrain.job.file import array_of, format_of
 from cloudtrain.job.overrides import hint_without_file
+from cloudtrain.job.script import distribution_of, syntax_of_script
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.plans.plan import Finding
+from cloudtrain.runtime.torchrun_words import is_module, is_python
 from cloudtrain.system.files import expand_home
 from cloudtrain.system.plugins import DEFAULT_TARGET
+from cloudtrain.targets.common.gpus import gpu_ids
 from cloudtrain.targets.where import Where, where
 
 if TYPE_CHECKING:
     from cloudtrain.cli.job_options import SubmitOptions
     from cloudtrain.job.file import JobFile
     from cloudtrain.plans.plan import Plan
+    from cloudtrain.targets.settings import TargetSettings
 
 _OF_THE_JOB = {"instances": "resources.instance_count", "processes_per_instance": "distribution.processes_per_instance"}
 """Options of the local target, each with the job field that has the same meaning on a cloud."""
@@ -44,7 +48,7 @@ def job_of(options: SubmitOptions) -> JobFile:
     """Return the job of a file, of a bundled script, or of a Python script with its arguments. With `--each`, return a
     sweep that runs the job once for each combination of the values."""
     with worded(options):
-        file = _script_job(options) if options.job.endswith(".py") else _file_job(options)
+        file = _script_job(options) if is_python(options.job) else _file_job(options)
     if options.each:
         return array_of(file, options.each, parallel=options.parallel or 1)
     if options.parallel is not None:
@@ -71,7 +75,7 @@ def worded_plan(plan: Plan, options: SubmitOptions) -> Plan:
 
 def _reworded(item: Any, options: SubmitOptions) -> Any:
     """Return a finding or a problem with a hint for a script, if the job is one."""
-    hint = hint_without_file(item.hint, item.path) if item.hint and options.job.endswith(".py") else item.hint
+    hint = hint_without_file(item.hint, item.path) if item.hint and is_python(options.job) else item.hint
     return item._replace(hint=hint) if isinstance(item, Finding) else replace(item, hint=hint)
 
 
@@ -100,16 +104,20 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
 
 def _script_job(options: SubmitOptions) -> JobFile:
     from cloudtrain.job.from_script import job_text, load_script
-    from cloudtrain.job.script import distribution_of
 
     script, arguments = Path(options.job), options.arguments or ()
-    if not script.is_file():
+    if not (is_module(options.job) or script.is_file()):
         beside = sorted(str(file) for file in script.parent.glob("*.py") if file.is_file())[:20]
         hint = did_you_mean(options.job, beside) or "name a Python file or a job file"
         raise UsageError(f"there is no script `{options.job}`", hint=hint, code="CT903")
-    model, _, count = (options.gpu or "").partition(":")
+    model, _, gpus = (options.gpu or "").partition(":")
     fields = {field: getattr(options, option) for option, field in _OF_THE_JOB.items()}
-    fields |= {"resources.gpu": model or None, "resources.gpus_per_instance": count or None}
+    fields |= {"resources.gpu": model or None, "resources.gpus_per_instance": gpus or None}
+    count = options.processes_per_instance
+    has_type = any(item.startswith("distribution.type=") for item in options.set_ or ())
+    is_alone = count is not None and not has_type and distribution_of(script) is None
+    if is_alone and count == 1:  # as without `--nproc`
+        fields[_OF_THE_JOB["processes_per_instance"]] = None
     overrides = [f"{field}={value}" for field, value in fields.items() if value is not None]
     overrides += options.set_ or ()
     whole = next((item for item in overrides if re.match(r"\s*(hyperparameters|arguments)\s*=", item)), None)
@@ -117,10 +125,9 @@ def _script_job(options: SubmitOptions) -> JobFile:
         message = f"`--set {shortened(whole)}` would replace the arguments that follow `{script}`"
         hint = "leave out one of them; `--set hyperparameters.epochs=3` sets one value"
         raise UsageError(message, hint=hint, code="CT902")
-    has_distribution = any(item.startswith("distribution.type=") for item in overrides)
-    if options.processes_per_instance is not None and not has_distribution and distribution_of(script) is None:
-        message = f"`{script}` uses no library for training with several processes"
-        hint = "choose how the processes start, for example with `--set distribution.type=torch`"
+    if is_alone and count != 1:
+        message = f"`{script}` joins no other process, so {count} would all train the same"
+        hint = "leave out `--nproc`; or if a library joins them, say how they start: `--set distribution.type=torch`"
         raise UsageError(message, hint=hint, code="CT902")
     job = load_script(script, arguments, overrides)
     if options.save_job is not None:
@@ -143,7 +150,7 @@ def _save(file: Path, text: str) -> None:
 
 def target_of(options: SubmitOptions) -> Where:
     """For a job file, the settings of its project are used instead of those of the working directory."""
-    script, name = options.job.endswith(".py"), options.target or (DEFAULT_TARGET if options.emulate else None)
+    script, name = is_python(options.job), options.target or (DEFAULT_TARGET if options.emulate else None)
     near = Path(options.job).parent if not script and Path(options.job).is_file() else None
     place = where(name, near=near, profile=options.profile)
     target = place.settings
@@ -154,6 +161,9 @@ def target_of(options: SubmitOptions) -> Where:
         for option, value in typed.items():
             if option not in _OF_A_QUEUE or option not in type(target).model_fields:
                 raise _works_only_here(option, value, target.type)
+    if script and _needs_no_launcher(options, target):
+        typed["launcher"] = "python"
+        say(f"`{options.job}` runs as with `python`, in one process: there is no GPU; `--nproc 2` starts two processes")
     if not typed:
         return place
     python = typed.get("python")
@@ -162,6 +172,17 @@ def target_of(options: SubmitOptions) -> Where:
     flags = {"instance_count" if option == "instances" else option: value for option, value in typed.items()}
     settings = place.here.target(name, profile=options.profile, **flags)
     return Where.of(settings, place.here, profile=options.profile)
+
+
+def _needs_no_launcher(options: SubmitOptions, target: TargetSettings) -> bool:
+    """Return whether one process shall run a script here that torchrun could start too: this machine has no GPU, and
+    you do not ask for several processes."""
+    script = Path(options.job)
+    names = {"instances", "processes_per_instance", "max_restarts", "launcher", "emulate", "gpu"}
+    is_chosen = any(getattr(options, name) for name in names) or names & target.model_fields_set
+    is_set = any(item.startswith(("distribution", "resources")) for item in options.set_ or ())
+    is_here = target.type == DEFAULT_TARGET and not (is_chosen or is_set or gpu_ids(os.environ))
+    return is_here and distribution_of(script) == "torch" and syntax_of_script(script).needs_no_launcher
 
 
 def _works_only_here(option: str, value: Any, target: str) -> UsageError:

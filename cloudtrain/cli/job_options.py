@@ -20,7 +20,7 @@ class SubmitOptions(NamedTuple):
         str,
         typer.Argument(
             metavar="JOB",
-            help="A job file (YAML, TOML or JSON), `bundled:NAME`, or a Python script.",
+            help="A job file (YAML, TOML or JSON), `bundled:NAME`, a Python script, or `-m MODULE`.",
             autocompletion=options.jobs,
             show_default=False,
         ),
@@ -71,8 +71,9 @@ class SubmitOptions(NamedTuple):
         typer.Option(
             "--launcher",
             metavar="NAME",
-            help="Local: `torchrun`, or `fork`, which imports torch only once and starts CPU ranks faster.",
-            autocompletion=lambda: ["torchrun", "fork"],
+            help="Local: `torchrun`; `fork`, which imports torch only once and starts CPU ranks faster; or `python`, "
+            "one process, the default for a script that does not need torchrun on a machine without a GPU.",
+            autocompletion=lambda: ["torchrun", "fork", "python"],
             show_default=False,
         ),
     ] = None

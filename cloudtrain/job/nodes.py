@@ -147,6 +147,9 @@ def plain_path(location: ValuePath, root: type[BaseModel]) -> tuple[ValuePath, S
 
 # The rules for names that users choose in a job: regular expressions and their descriptions.
 
+MODULE = r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+"""An entry point that is a module."""
+
 JOB_NAME = r"^[a-zA-Z0-9](-*[a-zA-Z0-9])*$"
 """The name of a job, valid for both SageMaker training jobs and Azure ML jobs."""
 

@@ -11,8 +11,9 @@ from typing import Any
 from cloudtrain.documents.document import Unreadable, parse_python, read_text
 from cloudtrain.errors import UsageError, shortened
 from cloudtrain.job.nodes import MAX_JOB_NAME
-from cloudtrain.job.syntax import read_syntax
+from cloudtrain.job.syntax import ScriptSyntax, read_syntax, script_file
 from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, argv_of
+from cloudtrain.runtime.torchrun_words import is_module
 
 _LIBRARIES = {
     "deepspeed": "deepspeed",
@@ -27,6 +28,9 @@ _LIBRARIES = {
 """Libraries that a script can import, and the distribution that starts its processes. The first match counts. One
 process runs a script whose syntax shows that its processes would not work together."""
 
+_SOURCES = "src"
+"""The folder of packages in the src layout. Python finds them there if PYTHONPATH names it."""
+
 _USUAL_NAMES = ("train", "main", "run", "__main__")
 """Script names that say nothing about the job. The job is then named after the folder."""
 
@@ -40,10 +44,12 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
     Raises:
         UsageError: the script does not exist, or is not a Python file.
     """
-    place, (root, entry_point) = os.path.realpath(script), _root_of(script, folder)
+    root, entry_point, file = _root_of(script, folder)
     source = "." if root == os.path.realpath(folder) else root
-    name = job_name_from(_title(place, root))
+    name = job_name_from(_title(file, root))
     fields: dict[str, object] = {"name": name, "source_dir": source, "entry_point": entry_point}
+    if is_module(entry_point) and file.startswith(f"{_SOURCES}/"):
+        fields["environment"] = {"variables": {"PYTHONPATH": _SOURCES}}
     hyperparameters = read_hyperparameters(arguments) or {}
     if argv_of(hyperparameters) != [*arguments] or any(name.startswith(RESERVED_PREFIXES) for name in hyperparameters):
         fields["arguments"] = [*arguments]
@@ -53,13 +59,20 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
     return fields | ({"distribution": {"type": distribution}} if distribution else {})
 
 
-def _root_of(script: Path, folder: Path) -> tuple[str, str]:
-    """Return the folder of the code, and the path of the script in it."""
+def _root_of(script: Path, folder: Path) -> tuple[str, str, str]:
+    """Return the folder of the code, the entry point, and the path of its file in the folder."""
     place, root = os.path.realpath(script), os.path.realpath(folder)
+    if is_module(str(script)):
+        file = script_file(str(script), lambda path: Path(root, path).is_file(), _SOURCES)
+        if file is None:
+            hint = f"change to the folder of its package; for an installed module: `command: python {script}` in a job"
+            raise UsageError(f"there is no module `{str(script)[3:]}` in this folder", hint=hint, code="CT903")
+        return root, str(script), file
     inside = os.path.relpath(place, root)
     if inside.startswith(os.pardir):
         root, inside = os.path.dirname(place), os.path.basename(place)  # noqa: PTH119, PTH120
-    return root, Path(inside).as_posix()
+    file = Path(inside).as_posix()
+    return root, file, file
 
 
 def read_hyperparameters(arguments: Sequence[str]) -> dict[str, object] | None:
@@ -88,8 +101,8 @@ def job_name_from(text: str) -> str:
     return "-".join(words)[:MAX_JOB_NAME].rstrip("-") or "training"
 
 
-def _title(place: str, root: str) -> str:
-    stem = Path(place).stem
+def _title(file: str, root: str) -> str:
+    stem = Path(file).stem
     return Path(root).name if stem in _USUAL_NAMES else stem
 
 
@@ -104,14 +117,22 @@ def _number(text: str) -> int | float | None:
 
 
 def distribution_of(script: Path, folder: Path | None = None) -> str | None:
-    """Return the distribution that the script suggests; None if its processes would not work together. The modules of
-    `folder`, by default the working directory, are read too if the script is inside it.
+    """Return the distribution that the script suggests; None if its processes would not work together. `folder` is as
+    for `syntax_of_script`, which raises the same errors."""
+    syntax = syntax_of_script(script, folder)
+    distribution = next((distribution for name, distribution in _LIBRARIES.items() if name in syntax.packages), None)
+    return None if distribution == "torch" and syntax.is_alone else distribution
+
+
+def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
+    """Read the script, and the modules of `folder`, by default the working directory, if the script is inside it.
 
     Raises:
         UsageError: the script cannot be read, or is not a Python file.
     """
+    root, entry_point, file = _root_of(script, folder or Path.cwd())
     try:
-        parse_python(read_text(script))
+        parse_python(read_text(script if entry_point == file else Path(root, file)))
     except OSError as error:
         raise UsageError(
             f"`{script}` cannot be read: {error.strerror}",
@@ -124,7 +145,6 @@ def distribution_of(script: Path, folder: Path | None = None) -> str | None:
         hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
         line = f": `{shortened(error.text.strip())}`" if error.text and error.text.strip() else ""
         raise UsageError(f"`{script}` is not Python: {error.msg}{line}", hint=hint, code="CT903") from None
-    root, entry_point = _root_of(script, folder or Path.cwd())
 
     def read(path: str) -> str | None:
         try:
@@ -132,6 +152,4 @@ def distribution_of(script: Path, folder: Path | None = None) -> str | None:
         except (OSError, Unreadable):
             return None
 
-    syntax = read_syntax(entry_point, read)
-    distribution = next((distribution for name, distribution in _LIBRARIES.items() if name in syntax.packages), None)
-    return None if distribution == "torch" and syntax.is_alone else distribution
+    return read_syntax(file, read)

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from cloudtrain.documents.document import parse_python
+from cloudtrain.runtime.torchrun_words import is_module, words_of_script
 
 _SIGNS = frozenset(
     "distributed distribute DistributedDataParallel DistributedSampler DDP FSDP FullyShardedDataParallel fully_shard "
@@ -31,6 +32,9 @@ _PLAIN = frozenset(
     "cloudtrain".split()
 )
 """Packages that start and join no processes by themselves. Classes of transformers such as `Trainer` do."""
+
+_LIBRARIES = frozenset("accelerate lightning pytorch_lightning transformers trl".split())
+"""Packages that train in several processes if a launcher has started them, and in one process otherwise."""
 
 _JOINING_CLASSES = ("Trainer", "TrainingArguments", "HfArgumentParser")
 _DYNAMIC = frozenset(("importlib", "runpy", "subprocess"))
@@ -54,8 +58,24 @@ class ScriptSyntax(NamedTuple):
     """The packages that the script itself imports."""
     is_alone: bool = False
     """Whether the script imports torch, and neither joins other processes nor leaves that to a library."""
+    needs_no_launcher: bool = False
+    """Whether the script also works if `python` starts it: it asks whether a launcher has set its rank, or leaves the
+    processes to a library."""
     saves: tuple[Save, ...] = ()
     defaults: Mapping[str, str] = {}
+    outside: tuple[tuple[str, int, str], ...] = ()
+    """The file, the line and the text of each constant that begins with `../`, except defaults of options."""
+
+
+def script_file(entry_point: str, is_file: Callable[[str], bool], python_path: object = "") -> str | None:
+    """Return the path of the script that an entry point runs. For a module, return its file in the code, or None if
+    there is none. `python_path` is the job's variable PYTHONPATH."""
+    if not is_module(entry_point):
+        return entry_point
+    path = words_of_script(entry_point)[1].replace(".", "/")
+    folders = ("", *str(python_path).split(":"))
+    files = (posixpath.join(folder, path + end) for folder in folders for end in ("/__main__.py", ".py"))
+    return next(filter(is_file, files), None)
 
 
 def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
@@ -64,7 +84,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     nodes: dict[str, list[ast.AST]] = {}
     waiting, packages, own = [script], set[str](), frozenset[str]()
     while waiting and len(nodes) < _MOST_MODULES:
-        path = waiting.pop()
+        path = waiting.pop(0)  # the nearest modules first
         text = None if path in nodes else read(path)
         if text is None:
             continue
@@ -84,6 +104,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     trains = any(isinstance(node.func, ast.Attribute) and node.func.attr == "backward" for _, node in calls)
     joins = not packages.isdisjoint(_DYNAMIC) or any(_joins(node) for _, node in every)
     is_alone = "torch" in packages and not joins and (trains or packages - sys.stdlib_module_names <= _PLAIN)
+    needs_no_launcher = not packages.isdisjoint(_LIBRARIES) or any(_asks(node) for _, node in every)
     defaults = dict(option for _, node in calls for option in _defaults(node))
     values: dict[str, list[ast.expr]] = {}
     for node in (node for _, node in every if isinstance(node, ast.Assign)):
@@ -91,12 +112,14 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
             values.setdefault(target.id, []).append(node.value)
     saves = [(path, node.lineno, _place(_saved_to(node), values, defaults)) for path, node in calls]
     found = tuple(Save(path, line, *place) for path, line, place in saves if place not in (None, (None, "")))
-    return ScriptSyntax(own, is_alone, found, defaults)
+    texts = [(path, node.lineno, str(node.value)) for path, node in every if isinstance(node, ast.Constant)]
+    outside = tuple(row for row in texts if row[2].startswith("../") and row[2] not in defaults.values())
+    return ScriptSyntax(own, is_alone, needs_no_launcher, found, defaults, outside)
 
 
 @lru_cache(maxsize=_MOST_MODULES)
 def _nodes(text: str) -> list[ast.AST]:
-    kinds = ast.Import | ast.ImportFrom | ast.Call | ast.Constant | ast.Attribute | ast.Name | ast.Assign
+    kinds = ast.Import | ast.ImportFrom | ast.Call | ast.Constant | ast.Attribute | ast.Name | ast.Assign | ast.Compare
     return [node for node in ast.walk(parse_python(text)) if isinstance(node, kinds | ast.arg | ast.keyword)]
 
 
@@ -133,6 +156,16 @@ def _joins(node: ast.AST) -> bool:
     return not names.isdisjoint(_SIGNS) or (
         is_of_transformers and any(str(name).endswith(_JOINING_CLASSES) for name in names)
     )
+
+
+def _asks(node: ast.AST) -> bool:
+    """Return whether a node asks for a variable that only a launcher sets, such as `os.environ.get("RANK", -1)`."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="get" | "getenv"), args=[ast.Constant(value=name), *_]):
+            return name in _VARIABLES
+        case ast.Compare(left=ast.Constant(value=name), ops=[ast.In() | ast.NotIn()]):
+            return name in _VARIABLES
+    return False
 
 
 def _defaults(call: ast.Call) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from cloudtrain.job.model import (
     per_target,
     value_for,
 )
-from cloudtrain.job.nodes import JOB_NAME, MAX_JOB_NAME, PLACE_NAME, KeyProblem, MissingProblem
+from cloudtrain.job.nodes import JOB_NAME, MAX_JOB_NAME, MODULE, PLACE_NAME, KeyProblem, MissingProblem
 from cloudtrain.system.plugins import target_names
 
 if TYPE_CHECKING:
@@ -291,13 +291,13 @@ class Spot(Model):
 
 
 def _job_rules(job: Mapping[str, object]) -> Iterator[Problem]:
-    yield from one_thing_to_run(job)
+    yield from one_thing_to_run(job, modules=True)
     yield from reference_problems(job)
     yield from same_names(job, outputs=("model",))
     yield from unsendable(job)
 
 
-def one_thing_to_run(job: Mapping[str, object]) -> Iterator[Problem]:
+def one_thing_to_run(job: Mapping[str, object], *, modules: bool = False) -> Iterator[Problem]:
     """Yield the problems of a job that names no program to run (script, command or image), or both a script and a
     command, or a script that Python, bash or torchrun would read as an option."""
     script, command, environment = job.get("entry_point"), job.get("command"), job.get("environment")
@@ -309,9 +309,12 @@ def one_thing_to_run(job: Mapping[str, object]) -> Iterator[Problem]:
     if script is not None and "source_dir" in job and job["source_dir"] is None:
         hint = "write the script's folder: `source_dir: .`"
         yield Problem(("entry_point",), "a job without code has no script to run", hint, code="CT018")
-    if isinstance(script, str | os.PathLike) and os.fspath(script).startswith("-"):
+    name = os.fspath(script) if isinstance(script, str | os.PathLike) else ""
+    if name.startswith("-") and not (modules and re.fullmatch(MODULE, name)):
         message = f"Python and the launchers would read the script's name `{script}` as an option"
         hint = "rename the file, so that its name does not begin with a dash"
+        if modules and name.startswith("-m"):
+            hint = "for a module, write for example `-m package.train`"
         yield Problem(("entry_point",), message, hint, code="CT016")
     if script is not None and command is not None:
         message = "a job runs either an `entry_point` or a `command`, not both"
@@ -384,8 +387,9 @@ class TrainingJob(FromFile):
     target."""
     source_dir: PathText | None = "."
     """The folder with the user's code, or a single file, relative to the job file; or `bundled:NAME`. Null: no code."""
-    entry_point: FilledPath | None = Field(default=None, json_schema_extra={"pattern": "^[^-]"})
-    """The script inside `source_dir`. Without `entry_point` and `command`, the image's entry point runs (SageMaker)."""
+    entry_point: FilledPath | None = Field(default=None, json_schema_extra={"pattern": f"^[^-]|^{MODULE}$"})
+    """The script inside `source_dir`, or `-m package.module`. Without `entry_point` and `command`, the image's entry
+    point runs (SageMaker)."""
     command: Text | None = None
     """A shell command line, instead of `entry_point`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)

@@ -35,6 +35,7 @@ from cloudtrain.job.distribution import (
     launcher_of,
 )
 from cloudtrain.job.model import OVERRIDES, merged, overrides_of
+from cloudtrain.job.syntax import script_file
 from cloudtrain.job.training import Resources, Spot, TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
 from cloudtrain.machines.overlay import type_named
@@ -229,6 +230,13 @@ class Subject:
     @property
     def job(self) -> TrainingJob:
         return self.reading.job
+
+    @property
+    def script(self) -> str | None:
+        """The path of the script in the source folder; None without a script, or if the folder lacks the module."""
+        entry_point, paths = self.job.entry_point, {entry.path for entry in self.tree.entries}
+        python_path = self.job.environment.variables.get("PYTHONPATH", "")
+        return None if entry_point is None else script_file(entry_point, paths.__contains__, python_path)
 
     @property
     def account(self) -> Any:

@@ -161,7 +161,7 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     which exits with an error at an unknown option. The rule checks only scripts that name all options in their own text
     and call `parse_args()`.
     """
-    script, own = subject.job.entry_point, subject.job.hyperparameters
+    script, own = subject.script, subject.job.hyperparameters
     names = (read_hyperparameters(subject.job.arguments) or {}) | own
     entry = next((entry for entry in subject.tree.entries if entry.path == script), None) if script and names else None
     if entry is None or not entry.path.endswith(".py"):

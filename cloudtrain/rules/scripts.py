@@ -18,7 +18,7 @@ from cloudtrain.system.plugins import find_target
 
 
 def syntax_of(subject: Subject) -> ScriptSyntax:
-    script, tree = subject.job.entry_point or "", subject.tree
+    script, tree = subject.script or "", subject.tree
     if not script.endswith(".py"):
         return ScriptSyntax()
     paths = {entry.path for entry in tree.entries if entry.path.endswith(".py")}
@@ -98,8 +98,8 @@ def path_of_this_machine(subject: Subject) -> Iterator[Fault]:
 
     A cloud's machine has no files of this one. On every target, this one too, the script works in a copy of the code
     folder, so `../data` leads out of it. Name the data as an input: a cloud gets it by an upload, and the script its
-    folder by `${{inputs.NAME}}`. The rule looks at paths that exist here, as a value of the job or as the default of an
-    option.
+    folder by `${{inputs.NAME}}`. The rule looks at paths that exist here: values of the job, defaults of options, and
+    constants of the script that begin with `../`.
     """
     target, is_paid = subject.target.name, find_target(subject.reading.service).facts.is_paid
     for name, value in {**syntax_of(subject).defaults, **given_options(subject)}.items():
@@ -107,8 +107,8 @@ def path_of_this_machine(subject: Subject) -> Iterator[Fault]:
         is_own = is_paid and path.startswith(("/", "~/")) and path != "/tmp" and not path.startswith(_EVERYWHERE)
         if not (is_own or path == ".." or path.startswith("../")) or "\0" in path:
             continue
-        here = os.path.normpath(os.path.join(subject.tree.root, os.path.expanduser(path)))  # noqa: PTH111, PTH118
-        if os.path.exists(here):  # noqa: PTH110
+        here = _exists_here(subject, path)
+        if here:
             key = re.sub(r"\W", "_", name)
             place: ValuePath = ("hyperparameters", name)
             new = f"${{{{inputs.{key}}}}}"
@@ -119,6 +119,23 @@ def path_of_this_machine(subject: Subject) -> Iterator[Fault]:
                 place = ("arguments",) if subject.job.arguments else ("entry_point",)
                 hint = f"name it as an input with `{words}`, and pass `--{name} '{new}'`"
             yield Fault(f"`--{name} {path}` is a path of this machine, which the run does not have", hint, place)
+
+    told: set[str] = set()
+    for file, line, path in syntax_of(subject).outside:
+        here = None if path in told else _exists_here(subject, path)
+        told.add(path)
+        if here:
+            message = f"line {line} of `{file}` names `{path}`, a path of this machine, which the run does not have"
+            link = f"command: ln -sfn ${{{{inputs.data}}}} {quote(path)} && python {quote(subject.script or '')}"
+            data = f"inputs: {{data: {{{target}: {quote(here)}}}}}"
+            hint = f"name it as an input: `{data}`, `{link}`, `entry_point: null`"
+            yield Fault(message, hint, ("entry_point",))
+
+
+def _exists_here(subject: Subject, path: str) -> str | None:
+    """Return the absolute path, if there is a file or folder. Relative paths start at the source folder."""
+    here = os.path.normpath(os.path.join(subject.tree.root, os.path.expanduser(path)))  # noqa: PTH111, PTH118
+    return here if os.path.exists(here) else None  # noqa: PTH110
 
 
 _EVERYWHERE = ("/opt/", "/usr/", "/dev/", "/proc/", "/etc/", "/bin/", "/var/")

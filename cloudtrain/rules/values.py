@@ -241,12 +241,19 @@ def _is_random(value: str) -> bool:
 def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
     """The entry point is not in the source folder.
 
-    `entry_point` is a path inside `source_dir`. Without the file, or if an ignore rule excludes it from the bundle, the
-    container would fail with "No such file".
+    `entry_point` is a path inside `source_dir`, or `-m package.module`. Without the file, or if an ignore rule excludes
+    it from the bundle, the container would fail with "No such file". A module in a folder such as `src` is found if the
+    variable PYTHONPATH names the folder.
     """
-    entry_point = subject.job.entry_point
-    if entry_point is not None:
-        yield from _missing(subject, entry_point, ("entry_point",), suffixes=(".py", ".sh"))
+    entry_point, script = subject.job.entry_point, subject.script
+    if script is not None:
+        yield from _missing(subject, script, ("entry_point",), suffixes=(".py", ".sh"))
+    elif entry_point is not None:
+        files = [entry.path for entry in subject.tree.entries if entry.path not in subject.tree.own_files]
+        modules = [f"-m {file[:-3].replace('/', '.')}" for file in files if file.endswith(".py")]
+        hint = did_you_mean(entry_point, modules[:50])
+        hint = hint or f"for an installed module, write `command: python {entry_point}` in its place"
+        yield Fault(f"there is no module `{entry_point[3:]}` in the source folder", hint, ("entry_point",))
 
 
 @rule("CT102", Level.ERROR)

@@ -32,8 +32,24 @@ def misread(words: Sequence[str], *, dashes: bool = True) -> list[str]:
 
 
 def guard_program(program: Sequence[str]) -> list[str]:
-    """Return the end of torchrun's command line: the script and its arguments, with `--` before them if needed."""
-    return ["--", *program] if misread(program) else list(program)
+    """Return the end of torchrun's command line: the script and its arguments, with `--` before them if needed. `-m`
+    is an option of torchrun too, so it stays before `--`."""
+    start = 1 if program[0] == "-m" else 0
+    return [*program[:start], "--", *program[start:]] if misread(program) else list(program)
+
+
+def words_of_script(entry_point: str) -> list[str]:
+    """Return the words that follow `python` or `torchrun`: the script, or `-m` and the module."""
+    return entry_point.split(" ") if is_module(entry_point) else [entry_point]
+
+
+def is_module(entry_point: str) -> bool:
+    return entry_point.startswith("-m ")
+
+
+def is_python(entry_point: str) -> bool:
+    """Return whether Python runs the entry point, or the program that begins with it."""
+    return entry_point.endswith(".py") or entry_point == "-m" or is_module(entry_point)
 
 
 def _is_ambiguous(name: str, options: frozenset[str]) -> bool:

@@ -103,9 +103,9 @@ VALUES = st.sampled_from(["1", "1e-3", "007", "-1", "True", "null", "[1, 2]", "a
 WORDS = st.lists(st.one_of(OPTIONS, VALUES, TEXTS, st.tuples(OPTIONS, VALUES | TEXTS).map("=".join)), max_size=6)
 
 
-def words_of(plan: Plan) -> list[list[str]]:
-    """What each process of the script gets in `sys.argv[1:]`, if a shell does what shells do. In SageMaker's emulation
-    the bundle's launcher reads it from the files of the container."""
+def commands_of(plan: Plan) -> list[list[str]]:
+    """The command of each process, split as a shell does. In SageMaker's emulation the bundle's launcher reads it from
+    the files of the container."""
     files = {
         Path(path).name: json.loads(text) for path, text in plan.request.get("files", {}).items() if "opt/ml" in path
     }
@@ -113,7 +113,12 @@ def words_of(plan: Plan) -> list[list[str]]:
     if LAUNCH_KEY in files.get("hyperparameters.json", ()):
         config = [files[f"{name}.json"] for name in ("hyperparameters", "resourceconfig", "inputdataconfig")]
         commands = [program.argv for program in launch_plan(*config, HostMachine(cpus=1)).programs]
-    words = [shlex.split(argv[2]) if argv[1:2] == ("-c",) else list(argv) for argv in commands]
+    return [shlex.split(argv[2]) if argv[1:2] == ("-c",) else list(argv) for argv in commands]
+
+
+def words_of(plan: Plan) -> list[list[str]]:
+    """What each process of the script gets in `sys.argv[1:]`."""
+    words = commands_of(plan)
     return [argv[next(at for at, word in enumerate(argv) if word.endswith("given.py")) + 1 :] for argv in words]
 
 
@@ -155,6 +160,95 @@ def test_the_script_sees_what_was_typed(cli: Cli, clean_environment: Path, emula
     assert f"got {TYPED}" in cli("submit", *emulate, *version, "src/fit.py", *TYPED).out
     assert cli("submit", *emulate, *version, "src/fit.py", "--lr", "0.5", "--epochs", "3").code == 0
     assert len(json.loads(cli("ps", "--where", "epochs>2", "--json").out)) == 1
+
+
+@pytest.fixture
+def module(clean_environment: Path) -> str:
+    """A module of a package, which is not where Python looks: `src/steps/fit.py`, with an import of its neighbour."""
+    folder = clean_environment / "src" / "steps"
+    folder.mkdir(parents=True)
+    for name, text in (("__init__", ""), ("__main__", "print('main')\n"), ("near", "X = 1\n")):
+        (folder / f"{name}.py").write_text(text)
+    (folder / "fit.py").write_text("from .near import X\n" + SEEN)
+    return "steps.fit"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", ["none", "torch", "mpi", "deepspeed"])
+def test_a_module_is_an_entry_point(clean_environment: Path, module: str, target: str, kind: str) -> None:
+    """`-m package.module` reaches Python, torchrun, mpirun and DeepSpeed's launcher on every target, with the
+    script's words after it, even those that torchrun would take for its own."""
+    if kind == "mpi" and TARGETS[target].type == "local":
+        pytest.skip("needs mpirun")
+    words = ["--log", "3", "x y"]
+    fields: Any = {
+        "resources": {"instance_type": {"sagemaker": "ml.m5.xlarge", "azureml": "Standard_DS3_v2"}},
+        "environment": {"framework": "pytorch", "version": "2.8", "variables": {"PYTHONPATH": "src"}},
+        "distribution": {"type": kind} | ({"launch": "launcher"} if (kind, target) == ("deepspeed", "azureml") else {}),
+    }
+    plan = ct.plan(ct.TrainingJob.from_script(f"-m {module}", words, **fields), TARGETS[target])
+    flag = "--module" if fields["distribution"].get("launch") else "-m"
+    for argv in commands_of(plan):
+        at = len(argv) - 1 - argv[::-1].index(flag)
+        assert [word for word in argv[at:] if word != "--"] == [flag, module, *words], argv
+
+
+@pytest.mark.slow
+def test_a_module_on_the_command_line(cli: Cli, module: str, clean_environment: Path) -> None:
+    """`submit -m package.module ARGS`: PYTHONPATH names the folder of the src layout; mistakes are told as for scripts."""
+    job = job_of(cli, "-m", module, "--epochs", "3")
+    assert (job.entry_point, job.hyperparameters, job.name) == (f"-m {module}", {"epochs": 3}, "fit")
+    assert job.environment.variables == {"PYTHONPATH": "src"}
+    (clean_environment / "deeper").mkdir()
+    (clean_environment / "deeper" / "run.py").write_text("")
+    assert job_of(cli, "-m", "deeper.run", "--", "--dry-run").arguments == ("--dry-run",)
+    (clean_environment / "bad.yaml").write_text("name: a\nentry_point: -m deeper.ran\n")
+    (clean_environment / "odd.yaml").write_text("name: a\nentry_point: -m deeper/run.py\n")
+    (clean_environment / "process.yaml").write_text("kind: processing\nname: a\nentry_point: -m deeper.run\n")
+    for wrong, said in (
+        (["-m", module, "--dry-run"], f"`--dry-run` comes after `-m {module}`, which has no such option [CT902]"),
+        (["-m", "steps.absent"], "there is no module `steps.absent` in this folder [CT903]"),
+        (["bad.yaml"], "did you mean `-m deeper.run`?"),
+        (["odd.yaml"], "for a module, write for example `-m package.train`"),
+        (["process.yaml"], "would read the script's name `-m deeper.run` as an option"),
+    ):
+        result = cli("submit", *wrong)
+        assert (result.code, said in " ".join(result.err.split())) == (2, True), result.err
+    (clean_environment / "alone.py").write_text("import torch\nloss.backward()\n")
+    assert cli("plan", "--ignore", "LO103", "--nproc", "1", "alone.py").code == 0
+    assert "`alone.py` joins no other process, so 4 would" in cli("plan", "--nproc", "4", "alone.py").err
+
+
+@pytest.mark.lifecycle
+@pytest.mark.slow
+@pytest.mark.parametrize("emulate", [(), ("--emulate", "sagemaker"), ("--emulate", "azureml")])
+def test_a_module_runs(cli: Cli, module: str, emulate: tuple[str, ...]) -> None:
+    """A module of the src layout imports its neighbour, here and in both emulations; a package runs its main module."""
+    fields = ("environment.framework=pytorch", "environment.version=2.8")
+    options = [word for field in fields for word in ("--set", field)]
+    options += ["--set", "resources.instance_type={sagemaker: ml.m5.xlarge, azureml: Standard_DS3_v2}"]
+    result = cli("submit", *emulate, *options, "-m", module, *TYPED)
+    assert f"got {TYPED}" in result.out, result.err
+    assert "main" in cli("submit", *emulate, *options, "-m", "steps").out
+
+
+@pytest.mark.lifecycle
+@pytest.mark.slow
+def test_a_failure_names_one_process(cli: Cli, clean_environment: Path) -> None:
+    """A script that fails where it joins others gets the way to run as `python` runs it."""
+    (clean_environment / "torch").mkdir()  # stands in for PyTorch
+    (clean_environment / "torch" / "__init__.py").write_text("")
+    text = "def init_process_group(backend):\n    raise RuntimeError('no NCCL')\n"
+    (clean_environment / "torch" / "distributed.py").write_text(text)
+    (clean_environment / "fit.py").write_text(
+        "import os\nif __name__ == '__main__' and os.environ['CLOUDTRAIN_RUN_NAME']:\n"
+        "    from torch import distributed\n    distributed.init_process_group('nccl')\n"
+    )
+    hint = "`--set distribution.type=none` runs the script in one process, as `python` does"
+    for kind, is_told in (("tensorflow", True), ("none", False)):  # whose processes need no PyTorch
+        failed = cli("submit", "--set", f"distribution.type={kind}", "fit.py")
+        assert "no NCCL" in failed.err
+        assert (hint in " ".join(failed.err.split())) == is_told
 
 
 def test_arguments_and_hyperparameters_go_together(cli: Cli, script: str) -> None:
@@ -222,6 +316,41 @@ def test_imports_choose_the_distribution(clean_environment: Path, text: str, dis
     assert job.hyperparameters == {"epochs": 3}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ddp = int(os.environ.get('RANK', -1)) != -1\n",
+        "if 'WORLD_SIZE' in os.environ:\n    pass\n",
+        "from lightning import Trainer\n",
+    ],
+)
+def test_one_process_where_python_is_enough(
+    cli: Cli, clean_environment: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that works without torchrun runs as with `python` where no GPU is, without RANK; `--nproc` asks for
+    torchrun. The job itself stays distributed. A script that reads RANK without asking first needs torchrun."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    begin = "import os, torch\nfrom torch import distributed\n"
+    (clean_environment / "fit.py").write_text(begin + text)
+    (clean_environment / "strict.py").write_text(begin + "rank = os.environ['RANK']\n")
+
+    def roles(*options: str) -> list[str]:
+        plan = json.loads(cli("plan", "--json", *options).out)
+        return [process["role"] for process in plan["processes"]]
+
+    (clean_environment / "near.py").write_text(text)
+    for number in range(50):  # of which not all are read
+        (clean_environment / f"far{number}.py").write_text(f"import far{number + 1}\n")
+    (clean_environment / "large.py").write_text("from torch import distributed\nimport near\nimport far0\n")
+    assert roles("fit.py") == roles("large.py") == ["process"]
+    assert roles("--nproc", "2", "fit.py") == ["torchrun", "rank", "rank"]
+    assert roles("--set", "distribution.type=torch", "fit.py")[0] == "torchrun"
+    assert roles("strict.py")[0] == "torchrun"
+    assert job_of(cli, "fit.py").distribution.type == "torch"
+    refused = cli("plan", "--launcher", "python", "--set", "distribution.type=none", "fit.py")
+    assert "`--launcher python` starts only `torch` jobs" in " ".join(refused.err.split())
+
+
 @pytest.mark.lifecycle
 def test_script_is_run(cli: Cli, clean_environment: Path) -> None:
     """A script outside of the working directory runs with its arguments; its folder is the code."""
@@ -249,7 +378,7 @@ def test_mistakes(cli: Cli, script: str, clean_environment: Path) -> None:
         (["plan", "job.yaml", "--", "--epochs", "3"], "`job.yaml` is a job file, which takes no arguments"),
         (["check", "job.yaml", "--gpu", "H100"], "`--gpu` works only with a script"),
         (["plan", "--save-job", "job.yaml", script], "`job.yaml` already exists"),
-        (["plan", "--nproc", "2", "none.py"], "uses no library for training with several processes"),
+        (["plan", "--nproc", "2", "none.py"], "`none.py` joins no other process, so 2 would all train the same"),
         (["plan", "--set", "hyperparameter.a=1", script], "hyperparameters"),
     ):
         result = cli(*wrong)

@@ -157,5 +157,9 @@ def test_data_that_only_this_machine_has_is_told(make_source: Callable[..., Path
             assert all(f"`--set inputs.data.{target}={whole}" in str(hint) for _, hint in said)
     default = f"parser.add_argument('--data', default={above!r})\n"
     assert len(found(make_source, "local", "CT212", default)) == 1
+    ((message, hint),) = found(make_source, "local", "CT212", f"data = load({above!r}, '../none')\nload({above!r})\n")
+    assert f"line 1 of `train.py` names `{above}`, a path of this machine" in message
+    assert f"`inputs: {{data: {{local: {whole}}}}}`" in str(hint)
+    assert f"`command: ln -sfn ${{{{inputs.data}}}} {above} && python train.py`" in str(hint)
     assert found(make_source, "local", "CT212", default, inputs={"data": {"local": whole}},
                  hyperparameters={"data": "${{inputs.data}}"}) == []  # fmt: skip

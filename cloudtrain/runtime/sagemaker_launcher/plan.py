@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
-from cloudtrain.runtime.torchrun_words import guard_program
+from cloudtrain.runtime.torchrun_words import guard_program, is_python, words_of_script
 
 from . import LAUNCH_KEY, ROOT
 from .arguments import argv_of, decode_hyperparameters, split
@@ -27,7 +27,8 @@ LAUNCHERS = ("torchrun", "mpirun", "tensorflow", "single")
 @dataclass(frozen=True)
 class LaunchSpec:
     """The launch specification: the hyperparameter `cloudtrain_launch`, a JSON object that cloudtrain writes into the
-    request. It has an `entry_point`, the script in the bundle, or a `command`, a line for a shell."""
+    request. It has an `entry_point`, the script in the bundle or `-m` and a module, or a `command`, a line for a
+    shell."""
 
     launcher: str = "single"
     entry_point: str | None = None
@@ -212,7 +213,7 @@ class _HostSetup:
 
     @property
     def is_python(self) -> bool:
-        return self.launch.entry_point is not None and self.launch.entry_point.endswith(".py")
+        return self.launch.entry_point is not None and is_python(self.launch.entry_point)
 
     def program(self) -> list[str]:
         """Return the argv of the script or the command. For a shell script or a command, it begins with the shell; for
@@ -221,7 +222,7 @@ class _HostSetup:
             return [self.machine.shell, "-c", self.launch.command]
         assert self.launch.entry_point is not None
         shell = [self.machine.shell] if self.launch.entry_point.endswith(".sh") else []
-        return [*shell, self.launch.entry_point, *self.arguments]
+        return [*shell, *words_of_script(self.launch.entry_point), *self.arguments]
 
     def direct(self) -> tuple[str, ...]:
         """Return the argv that starts the script without a launcher."""

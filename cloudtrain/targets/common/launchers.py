@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cloudtrain.plans.plan import canonical_json
 from cloudtrain.plans.processes import Alike, Process
 from cloudtrain.runtime.fork_launcher import rank_environment
-from cloudtrain.runtime.torchrun_words import guard_program
+from cloudtrain.runtime.torchrun_words import guard_program, is_python
 
 RENDEZVOUS_PORT = "${{ports.rendezvous}}"
 """Replaced at start by a free port. This is the only part of a local run that a plan cannot know."""
@@ -196,7 +196,7 @@ def agent_argv(
         "--max-restarts", str(max_restarts),
         "--redirects", "3",
         "--log-dir", f"{run_dir}/logs/instance_{instance}",
-        *([] if _is_python(program) else ["--no-python"]),
+        *([] if is_python(program[0]) else ["--no-python"]),
         *guard_program(program),
     ]  # fmt: skip
 
@@ -213,7 +213,7 @@ def torchrun_ranks(
     """Return the processes that the agents start, with the variables that a script can rely on. `program`: the script
     and its arguments, or any other command. `where`: the instance of each agent; by default agent N is on instance N.
     """
-    argv = (python, "-u", *program) if _is_python(program) else tuple(program)
+    argv = (python, "-u", *program) if is_python(program[0]) else tuple(program)
     places = range(instance_count) if where is None else where
 
     def rank(number: int) -> Process:
@@ -228,7 +228,3 @@ def torchrun_ranks(
         return Process(places[agent], "rank", argv, {**variables, **(env or {})}, number, local_rank)
 
     return Alike("rank", tuple((place, processes_per_instance) for place in places), rank)
-
-
-def _is_python(program: Sequence[str]) -> bool:
-    return program[0].endswith(".py")

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cloudtrain.errors import Problem
-from cloudtrain.job.distribution import MPI, DeepSpeed, Horovod, no_ray
+from cloudtrain.job.distribution import MPI, Horovod, launcher_of, no_ray
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.mpi_options import mpirun_options
+from cloudtrain.runtime.torchrun_words import is_python, words_of_script
 from cloudtrain.system.plugins import find_target, part_of
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import Problems, arguments_of, option_problems, resolve_text
@@ -29,6 +30,10 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
         return emulation
     account: LocalAccount = context.account
     problems = Problems(_job_problems(job, account, target.python or account.python))
+    if target.launcher != "torchrun" and job.distribution.type != "torch":
+        message = f"`--launcher {target.launcher}` starts only `torch` jobs, and this job is `{job.distribution.type}`"
+        hint = "use `--launcher torchrun`, the default"
+        problems += [Problem(("distribution", "type"), message, hint, code="CT038")]
     if target.launcher == "fork":
         problems += _fork_problems(job, account)
     if job.distribution.type == "tensorflow":
@@ -42,7 +47,7 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
 
 def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     run = _RunLayout(job, target, context)
-    launch = _LAUNCHERS["fork" if target.launcher == "fork" else _launcher_of(job)](run)
+    launch = _LAUNCHERS[_launcher_of(job) if target.launcher == "torchrun" else target.launcher](run)
     specification = LaunchSpecification(
         name=context.run_name,
         run_dir=run.run_dir,
@@ -101,11 +106,11 @@ class _RunLayout:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
         shell = ["bash"] if self.job.entry_point.endswith(".sh") else []
-        return [*shell, self.job.entry_point, *arguments_of(self.job, self.paths)]
+        return [*shell, *words_of_script(self.job.entry_point), *arguments_of(self.job, self.paths)]
 
     def direct_program(self) -> list[str]:
         program = self.program()
-        return [self.python, "-u", *program] if program[0].endswith(".py") else program
+        return [self.python, "-u", *program] if is_python(program[0]) else program
 
     def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
         """Return the variables that an instance's processes get in addition to the submitter's own. `processes`: the
@@ -248,25 +253,13 @@ _LAUNCHERS: dict[str, Callable[[_RunLayout], _Launch]] = {
     "fork": _fork,
     "mpirun": _mpirun,
     "tensorflow": _tensorflow,
-    "single": _single,
-}
-
-_LAUNCHER_OF = {
-    "torch": "torchrun",
-    "smddp": "torchrun",
-    "deepspeed": "torchrun",
-    "mpi": "mpirun",
-    "horovod": "mpirun",
-    "tensorflow": "tensorflow",
-    "ray": "single",
-    "none": "single",
+    "none": _single,
+    "python": _single,
 }
 
 
 def _launcher_of(job: TrainingJob) -> str:
-    if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "mpi":
-        return "mpirun"
-    return _LAUNCHER_OF[job.distribution.type]
+    return "torchrun" if job.distribution.type == "smddp" else launcher_of(job.distribution)
 
 
 def _input_problems(job: TrainingJob) -> list[Problem]:
@@ -309,9 +302,6 @@ def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Itera
 
 def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]:
     hint = "use `--launcher torchrun`"
-    if job.distribution.type != "torch":
-        message = f"`--launcher fork` starts only `torch` jobs, and this job is `{job.distribution.type}`"
-        yield Problem(("distribution", "type"), message, "use `--launcher torchrun`, the default", code="CT038")
     if job.entry_point is None or not job.entry_point.endswith(".py"):
         field = "command" if job.entry_point is None else "entry_point"
         message = "`--launcher fork` can run only a Python script"

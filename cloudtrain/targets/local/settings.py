@@ -39,8 +39,8 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
     if local.get("build_environment"):
         message = "`build_environment` has no effect with `emulate`: the job uses the packages of the interpreter"
         yield Problem(("build_environment",), message, "remove one of them", code="CT018")
-    if local.get("launcher") == "fork":
-        message = f"`launcher: fork` has no effect with `emulate`: the ranks start as {service} starts them"
+    if (launcher := local.get("launcher", "torchrun")) != "torchrun":
+        message = f"`launcher: {launcher}` has no effect with `emulate`: the ranks start as {service} starts them"
         yield Problem(("launcher",), message, "remove one of them", code="CT018")
 
 
@@ -62,9 +62,9 @@ class Local(TargetSettings):
     """The exact number of processes per simulated instance. Default: the job's number, reduced to this machine."""
     max_restarts: int = Field(default=0, ge=0, strict=True)
     """How often all ranks are restarted after one rank fails (torchrun's `--max-restarts`)."""
-    launcher: Literal["torchrun", "fork"] = "torchrun"
-    """The launcher of a `torch` job: `torchrun`, or `fork`, which forks all ranks from one process that has imported
-    torch (CPU only)."""
+    launcher: Literal["torchrun", "fork", "python"] = "torchrun"
+    """The launcher of a `torch` job: `torchrun`; `fork`, which forks all ranks from one process that has imported torch
+    (CPU only); or `python`, which starts the script once and sets no ranks."""
     grace_period: Duration = 30
     """Time for processes to save and exit after SIGTERM, before SIGKILL."""
     build_environment: bool = False
@@ -99,7 +99,7 @@ class Local(TargetSettings):
             instance_count: int | None = None,
             processes_per_instance: int | None = None,
             max_restarts: int = 0,
-            launcher: Literal["torchrun", "fork"] = "torchrun",
+            launcher: Literal["torchrun", "fork", "python"] = "torchrun",
             grace_period: DurationInput = 30,
             build_environment: bool = False,
             emulate: str | None = None,

@@ -13,7 +13,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext
 from cloudtrain.plans.processes import Alike, Process
 from cloudtrain.runtime.mpi_options import mpirun_options
-from cloudtrain.runtime.torchrun_words import misread
+from cloudtrain.runtime.torchrun_words import is_python, misread, words_of_script
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import arguments_of, resolve_text
 from cloudtrain.targets.slurm.settings import ClusterFolder, Slurm, SlurmAccount
@@ -103,8 +103,8 @@ class ClusterRun:
         if self.job.command is not None:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         script = self.job.entry_point or ""
-        words = [script, *arguments_of(self.job, self.paths)]
-        if script.endswith(".py"):
+        words = [*words_of_script(script), *arguments_of(self.job, self.paths)]
+        if is_python(script):
             return [self.settings.python, "-u", *words]
         return ["bash", *words] if script.endswith(".sh") else words
 

@@ -17,6 +17,7 @@ from cloudtrain.job.data import Input, Output, references_in
 from cloudtrain.job.distribution import DeepSpeed
 from cloudtrain.job.training import Environment, TrainingJob
 from cloudtrain.plans.plan import CompileContext, Upload, canonical_json
+from cloudtrain.runtime.torchrun_words import is_module, is_python, words_of_script
 from cloudtrain.targets.azureml.catalogue import CURATED, curated_environment
 from cloudtrain.targets.azureml.parts import LAUNCHER, MODELS, UNNAMED, asset_id, asset_meant, is_label, is_launcher
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
@@ -334,9 +335,10 @@ def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
     script = resolve_text(job.entry_point, texts)
     arguments = arguments_of(job, texts)
     if isinstance(job.distribution, DeepSpeed) and is_launcher(job):
-        return ["python", "-m", LAUNCHER, *_options(job.distribution), script, *arguments]
+        words = ["--module", *words_of_script(script)[1:]] if is_module(script) else [script]
+        return ["python", "-m", LAUNCHER, *_options(job.distribution), *words, *arguments]
     # Azure ML's copy of the code has no executable files.
-    return ["python" if script.endswith(".py") else "bash", script, *arguments]
+    return ["python" if is_python(script) else "bash", *words_of_script(script), *arguments]
 
 
 def _options(distribution: DeepSpeed) -> list[str]:

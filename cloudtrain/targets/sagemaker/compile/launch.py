@@ -26,7 +26,7 @@ from cloudtrain.job.distribution import (
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import Machines
 from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
-from cloudtrain.runtime.torchrun_words import misread
+from cloudtrain.runtime.torchrun_words import is_module, is_python, misread
 from cloudtrain.targets.common.compiling import (
     has_bare_flags,
     hyperparameter_argv,
@@ -53,10 +53,12 @@ _OLDEST_PYTHON = (3, 7)
 
 _FLAGS = "the toolkit writes `--name True`, and this job has `bare_flags`"
 _ARGUMENTS = "the toolkit passes only hyperparameters, and this job has `arguments`"
+_MODULE = "the toolkit runs files, and this job runs a module"
 
 _OF_FIELDS = {
     _FLAGS: ("bare_flags", "let the script read the value `True`, and remove `bare_flags`"),
     _ARGUMENTS: ("arguments", "write them as `hyperparameters`: `--name value`, sorted by name"),
+    _MODULE: ("entry_point", "name a script that calls the module"),
 }
 """The field behind a reason for entrypoint mode, and what to write where only the toolkit can start the job."""
 
@@ -145,6 +147,8 @@ def _only_entrypoint(job: TrainingJob) -> Iterator[str]:
         yield _FLAGS
     if job.arguments:
         yield _ARGUMENTS
+    if is_module(job.entry_point or ""):
+        yield _MODULE
 
 
 def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -> Iterator[str]:
@@ -157,7 +161,7 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
     if job.environment.secrets:
         yield "cloudtrain's own launcher looks up the job's secrets"
     under_torchrun = launcher_of(job.distribution) == "torchrun"
-    if under_torchrun and job.entry_point is not None and not job.entry_point.endswith(".py"):
+    if under_torchrun and job.entry_point is not None and not is_python(job.entry_point):
         yield "the toolkit starts only Python scripts with torchrun"
     if under_torchrun and package:
         yield "the toolkit treats code with a `setup.py` as a package, which it cannot start with torchrun"

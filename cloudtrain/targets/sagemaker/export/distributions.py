@@ -10,6 +10,7 @@ from typing import Any
 
 from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, LAUNCH_KEY
+from cloudtrain.runtime.torchrun_words import is_module
 from cloudtrain.targets.common.export import Call, Fields
 from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.compile.places import ISOLATED_BUNDLE, code_channel
@@ -432,8 +433,9 @@ def _by_our_launcher(request: JsonObject) -> StartedScript | None:
     if code is None:
         return None
     launchers = ("torchrun", "mpirun", "single")
+    is_own = "arguments" in launch or is_module(launch.get("entry_point") or "")
     return StartedScript(
-        launcher=launch["launcher"] if launch["launcher"] in launchers and "arguments" not in launch else LAUNCH_KEY,
+        launcher=launch["launcher"] if launch["launcher"] in launchers and not is_own else LAUNCH_KEY,
         archive=code["DataSource"]["S3DataSource"]["S3Uri"],
         channels=[channel for channel in channels if channel is not code],
         hyperparameters=_own(request, {LAUNCH_KEY}),
