@@ -315,15 +315,25 @@ def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
             yield line
 
 
+_FRAME = re.compile(r"(?:\[rank\d+\]: *)?frame #\d+: ")
+
+
+def _without_frames(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """Yield the lines without the C++ frames that PyTorch prints, thirty for each process that loses another one."""
+    return (line for line in lines if not _FRAME.match(line.text))
+
+
 def _print(
     run: Run, lines_of: Callable[[OnStatus], Iterable[LogLine]], form: LineFormat, stream: TextIO
 ) -> dict[str, float]:
     """Print lines as they appear and return the last value of each metric. `lines_of` returns the lines; its argument
     is a function to call with every new status of the run."""
-    if form.as_json or form.raw or not stream.isatty() or os.environ.get("TERM") == "dumb":
+    if form.as_json or form.raw:
         return _write(lines_of(_QueueNews(run.name).tell), form, stream)
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return _write(_without_frames(lines_of(_QueueNews(run.name).tell)), form, stream)
     with LiveView(form, stream) as live:
-        for line in lines_of(live.take_status):
+        for line in _without_frames(lines_of(live.take_status)):
             live.show(line)
     return live.latest
 

@@ -1,5 +1,5 @@
-"""What a training script and its own modules show by their syntax: whether the processes of a run work together, and
-where the script saves files."""
+"""What a training script and its own modules show by their syntax: whether the processes of a run work together, where
+the script saves files, and which options it accepts."""
 
 from __future__ import annotations
 
@@ -232,3 +232,171 @@ def _place(
 
 _OF_PARTS = frozenset(("join", "Path", "str", "fspath", "expanduser"))
 """Functions of a path, or of its parts."""
+
+
+# The options of a script that uses argparse or `runtime.arguments`, if its text determines them all.
+
+_FILLS = frozenset(("add_argument", "add_argument_group", "add_mutually_exclusive_group"))
+_READS = "parse_args"
+_HARMLESS = frozenset((_READS, "set_defaults", "get_default", "error", "exit", "print_help", "print_usage"))
+
+
+_TEXTS_OF_HELP = {"description", "prog", "usage", "epilog", "formatter_class"}
+"""Arguments of `ArgumentParser` that add no options."""
+
+
+class _NotCertain(Exception):
+    """The options cannot all be determined from the script's text."""
+
+
+class Options(NamedTuple):
+    """The names of a script's options, without dashes. argparse takes beginnings of them, `runtime.arguments` does not,
+    but takes `-` for `_`."""
+
+    names: frozenset[str]
+    of_argparse: bool
+
+    def accept(self, name: str) -> bool:
+        folded = name.replace("-", "_")
+        return any(option.startswith(name) if self.of_argparse else option == folded for option in self.names)
+
+
+def options_of_script(text: str) -> Options | None:
+    """Return the script's options, or None if the script may have other options.
+
+    The options are certain if the script creates a single `argparse.ArgumentParser`, adds each option by literal names,
+    passes the parser to no function, and calls `parse_args()` at module level or in a function that is called by name.
+    They are certain, too, if it calls `runtime.arguments` in such a place, with a dataclass of its own.
+    """
+    try:
+        tree = parse_python(text)
+        nodes = list(ast.walk(tree))
+        _require_plain(nodes)
+        own = _fields(tree, nodes)
+        return Options(own, False) if own else Options(frozenset(_read(tree, nodes)), True)
+    except (_NotCertain, SyntaxError, RecursionError):
+        return None
+
+
+def _fields(tree: ast.Module, nodes: list[ast.AST]) -> frozenset[str]:
+    """Return the fields of the dataclass with which the script calls `runtime.arguments`; none if it does not."""
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "runtime.arguments"]
+    if not calls:
+        return frozenset()
+    is_plain = all(len(call.args) == 1 and {word.arg for word in call.keywords} <= {"at_least"} for call in calls)
+    names = [{node.id for node in ast.walk(call) if isinstance(node, ast.Name)} for call in calls]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef) and all(node.name in each for each in names)]
+    if not is_plain or len(classes) != 1 or classes[0].bases or not _is_reached(calls[0], tree, nodes):
+        raise _NotCertain
+    return frozenset(ast.unparse(line.target) for line in classes[0].body if isinstance(line, ast.AnnAssign))
+
+
+def _read(tree: ast.Module, nodes: list[ast.AST]) -> set[str]:
+    names = _imported(nodes)
+    parsers = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in names]
+    if len(parsers) != 1 or not {word.arg for word in parsers[0].keywords} <= _TEXTS_OF_HELP:
+        raise _NotCertain
+    holders = {_holder(parsers[0], nodes)}
+    options = {"help", "h"}
+    while True:  # a group of options is filled like the parser
+        calls = list(_calls_of(holders, nodes))
+        groups = {_holder(call, nodes) for name, call in calls if name in _FILLS - {"add_argument"}}
+        if groups <= holders:
+            break
+        holders |= groups
+    for name, call in calls:
+        if name == "add_argument":
+            options.update(_names(call))
+    reads = [call for name, call in calls if name == _READS]
+    if len(reads) != 1 or reads[0].args or reads[0].keywords or not _is_reached(reads[0], tree, nodes):
+        raise _NotCertain
+    return options
+
+
+def _require_plain(nodes: list[ast.AST]) -> None:
+    """Refuse what may add options, or catch the `SystemExit` of an unknown option."""
+    copied = {id(node.value) for node in nodes if isinstance(node, ast.Starred)}  # as in `[*launcher, *sys.argv]`
+    for node in nodes:
+        if id(node) in copied:
+            continue
+        is_star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+        is_argv = isinstance(node, ast.Attribute) and node.attr in ("argv", "orig_argv", "parse_known_args")
+        is_caught = isinstance(node, ast.ExceptHandler) and (
+            node.type is None or any(isinstance(item, ast.Name) and item.id in _EXITS for item in ast.walk(node.type))
+        )
+        if is_star or is_argv or is_caught or (isinstance(node, ast.alias) and node.name == "argv"):
+            raise _NotCertain
+
+
+_EXITS = ("SystemExit", "BaseException")
+
+
+def _imported(nodes: list[ast.AST]) -> set[str]:
+    """Return the names of the class `ArgumentParser` in the script, such as `argparse.ArgumentParser` or an alias."""
+    whole = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names = {f"{alias.asname or alias.name}.ArgumentParser" for alias in whole if alias.name == "argparse"}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module == "argparse" and not node.level:
+            names.update(alias.asname or alias.name for alias in node.names if alias.name == "ArgumentParser")
+    return names
+
+
+def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
+    """Return the name to which the result of a call is assigned, if the script binds that name only there."""
+    for node in nodes:
+        if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1:
+            target = node.targets[0]
+            if isinstance(target, ast.Name) and _bindings(target.id, nodes) == 1:
+                return target.id
+    raise _NotCertain
+
+
+def _bindings(name: str, nodes: list[ast.AST]) -> int:
+    return sum(
+        (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
+        or (isinstance(node, ast.arg) and node.arg == name)
+        or (isinstance(node, ast.alias) and (node.asname or node.name) == name)
+        or (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == name)
+        for node in nodes
+    )
+
+
+def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
+    """Yield the method calls on the parser and its groups, if the script uses both for nothing else."""
+    called = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
+    methods = {
+        id(node.value): node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in holders:
+            method = methods.get(id(node))
+            call = called.get(id(method)) if method is not None else None
+            if method is None or call is None or method.attr not in _FILLS | _HARMLESS:
+                raise _NotCertain
+            yield method.attr, call
+
+
+def _names(call: ast.Call) -> Iterator[str]:
+    """Yield the option names, without dashes, of one `add_argument` call, if the call's text shows them all."""
+    words = {word.arg: word.value for word in call.keywords}
+    if None in words or not isinstance(words.get("nargs", ast.Constant("?")), ast.Constant):
+        raise _NotCertain
+    if getattr(words.get("nargs"), "value", None) in ("...", "A..."):  # takes every option that follows
+        raise _NotCertain
+    for word in call.args:
+        if not isinstance(word, ast.Constant) or not isinstance(word.value, str):
+            raise _NotCertain
+        if word.value.startswith("-"):
+            yield word.value.lstrip("-")
+            yield f"no-{word.value.lstrip('-')}"  # of a BooleanOptionalAction
+
+
+def _is_reached(call: ast.Call, tree: ast.Module, nodes: list[ast.AST]) -> bool:
+    """Return whether the call is at module level, or in a function that is called by its name."""
+    names = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    for node in tree.body:
+        if any(inner is call for inner in ast.walk(node)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                return node.name in names
+            return not isinstance(node, ast.ClassDef)
+    return False

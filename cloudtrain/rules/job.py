@@ -12,6 +12,7 @@ from cloudtrain.errors import did_you_mean, dotted
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
 from cloudtrain.job.script import read_hyperparameters
+from cloudtrain.job.syntax import options_of_script
 from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import Fault, Reading, Subject, declare, registered, rule
 from cloudtrain.rules.facts import NEWEST, SCHEDULES, too_new, uses_pipelining
@@ -157,9 +158,9 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
 def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     """The script does not accept a hyperparameter.
 
-    Hyperparameters reach the script as `--name value`. The script reads its options with `argparse.ArgumentParser`,
-    which exits with an error at an unknown option. The rule checks only scripts that name all options in their own text
-    and call `parse_args()`.
+    Hyperparameters reach the script as `--name value`. The script reads its options with `argparse.ArgumentParser` or
+    `runtime.arguments`, which exit with an error at an unknown option. The rule checks only scripts that name all
+    options in their own text and call `parse_args()`, or `runtime.arguments` with a dataclass of the same file.
     """
     script, own = subject.script, subject.job.hyperparameters
     names = (read_hyperparameters(subject.job.arguments) or {}) | own
@@ -170,17 +171,15 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
         text = Path(subject.tree.location(entry)).read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return
-    if "argparse" not in text:
+    if "argparse" not in text and "runtime.arguments" not in text:
         return
-    from cloudtrain.job.from_script import options_of_script
-
     options = options_of_script(text)
     if options is None:
         return
-    candidates = sorted(name for name in options - {"help"} if not name.startswith("no-") and len(name) > 1)
+    candidates = sorted(name for name in options.names - {"help"} if not name.startswith("no-") and len(name) > 1)
     for name, value in names.items():
         is_sent = _PARAMETER_NAME.fullmatch(name) and not (subject.job.bare_flags and value is False)
-        if is_sent and not any(option.startswith(name) for option in options):  # argparse takes beginnings of names
+        if is_sent and not options.accept(name):
             hint = did_you_mean(name, candidates) or "remove it"
             place = ("hyperparameters", name) if name in own else ("arguments",)
             yield Fault(f"`{name}` is not an option of `{script}`", hint, place)

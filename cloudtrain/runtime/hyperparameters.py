@@ -30,6 +30,10 @@ passes."""
 
 NO_BOUNDS: Least = {}
 
+PLATFORM_ARGUMENTS = ("local_rank", "model_dir", "mp_parameters")
+"""Arguments that launchers add to those of the job: DeepSpeed's `--local_rank`, SageMaker's `--model_dir` (TensorFlow
+images) and `--mp_parameters` (model parallelism), as sagemaker-training 5.1.4 passes them."""
+
 _REQUIRED = object()
 
 
@@ -45,9 +49,9 @@ def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Lea
     """Return an object with the hyperparameters as attributes: `defaults`, overridden by `SM_HPS` and the command line.
 
     `defaults` is a dataclass (the class or an instance; its annotations are the types) or a mapping (its values are the
-    types). Arguments that `defaults` does not have are ignored with a notice, because platforms add their own, such as
-    `--mp_parameters`. A wrong value, or one below its bound in `at_least`, ends the process with exit code 2 and names
-    every mistake; `--help` or `-h` at the end lists the hyperparameters.
+    types). An argument that `defaults` does not have, a wrong value, or one below its bound in `at_least` ends the
+    process with exit code 2 and names every mistake. Only what platforms add (PLATFORM_ARGUMENTS) is ignored, with a
+    notice. `--help` or `-h` at the end lists the hyperparameters.
 
     After this call, an uncaught SetupError ends the script with its message instead of a traceback.
     """
@@ -57,36 +61,37 @@ def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Lea
         _print_help(defaults)
         raise SystemExit(0)
     try:
-        values, unknown = read_arguments(defaults, argv, os.environ.get("SM_HPS", ""), at_least)
+        values, ignored = read_arguments(defaults, argv, os.environ.get("SM_HPS", ""), at_least)
     except SetupError as error:
         if detect_environment().is_main:
             error.tell()
         raise SystemExit(2) from None
-    for name, hint in unknown.items():
-        notice(f"ignored `{name}`, which the script does not know" + (f"; {hint}" if hint else ""))
+    for key in ignored:
+        notice(f"ignored `{key}`, which the platform adds and the script does not use")
     return values
 
 
 def read_arguments(
     defaults: Any, argv: Sequence[str], sm_hps: str = "", at_least: Least = NO_BOUNDS
-) -> tuple[Any, dict[str, str | None]]:
-    """Return the hyperparameters, and a map from each unknown argument to a hint, or to None if no declared name is
-    similar."""
+) -> tuple[Any, list[str]]:
+    """Return the hyperparameters, and the arguments of platforms that the script does not declare."""
     declared = _declarations(defaults)
     names = {_fold(name): name for name in declared}
     arguments: dict[str, Any] = {}
-    unknown: dict[str, str | None] = {}
+    ignored: list[str] = []
     problems: list[str] = []
     for key, value in _from_sagemaker(sm_hps).items():
         if _fold(key) in names:
             arguments[names[_fold(key)]] = value
     for key, texts in _split(argv):
         name = names.get(_fold(key.lstrip("-")))
-        if name is None:
-            unknown[key] = _nearest(key, declared) if key.startswith("-") else None
-            continue
         try:
-            arguments[name] = _text_of(texts, declared[name][0])
+            if name is not None:
+                arguments[name] = _text_of(texts, declared[name][0])
+            elif _fold(key.lstrip("-")) in PLATFORM_ARGUMENTS:
+                ignored.append(key)
+            else:
+                problems.append(f"`{key}` is not an option of the script" + _nearest(key, declared))
         except ValueError as error:
             problems.append(f"`{key}` {error}")
     values = {name: default for name, (_, default) in declared.items()}
@@ -104,7 +109,7 @@ def read_arguments(
     ]
     if problems:
         raise SetupError("; ".join(problems), hint="`--help` lists the arguments, their types and defaults")
-    return _fill(defaults, values), unknown
+    return _fill(defaults, values), ignored
 
 
 def _declarations(defaults: Any) -> dict[str, tuple[Any, Any]]:
@@ -188,11 +193,11 @@ def _fold(name: str) -> str:
     return name.replace("-", "_")
 
 
-def _nearest(key: str, declared: Mapping[str, Any]) -> str | None:
+def _nearest(key: str, declared: Mapping[str, Any]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(_fold(key.lstrip("-")), list(declared), n=1, cutoff=0.75)
-    return f"did you mean `--{near[0]}`?" if near else None
+    return f" (did you mean `--{near[0]}`?)" if near else ""
 
 
 def _asks_for_help(defaults: Any, argv: Sequence[str]) -> bool:

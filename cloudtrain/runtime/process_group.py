@@ -66,8 +66,9 @@ def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
         return "this PyTorch is built without nccl"
     if backend == "smddp":
         return _smddp_problem()
-    if backend == "mpi" and not dist.is_mpi_available():
-        return "this PyTorch is built without mpi"
+    for name in ("mpi", "ucc"):
+        if name in backend and not getattr(dist, f"is_{name}_available", bool)():
+            return f"this PyTorch is built without {name}"
     backends = {"gloo", "nccl", "mpi", "smddp", "ucc", "fake"}
     parts = {part.rpartition(":")[2] for part in backend.split(",")}
     unknown = sorted(parts - backends)

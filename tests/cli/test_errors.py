@@ -143,6 +143,16 @@ def test_a_field_that_is_set_twice_is_an_error(cli: Cli, job: str, command: str)
     assert "twice" not in cli("check", job, *two).err
 
 
+@pytest.mark.parametrize("target", ["local", "sagemaker", "azureml", "slurm"])
+def test_a_misspelt_option_of_a_bundled_script_is_an_error(cli: Cli, target: str) -> None:
+    """On every target, before anything is sent; the run would have trained with the default."""
+    job = str(Path(__file__).parents[2] / "training_scripts/digits_ddp/job.yaml")
+    result = cli("plan", job, "--target", target, "--set", "hyperparameters.learing_rate=0.5")
+    assert result.code == 2
+    assert "error: `learing_rate` is not an option of `train.py` [CT209]" in result.out + result.err
+    assert "did you mean `learning_rate`?" in result.out + result.err
+
+
 def test_the_commands_of_other_tools_lead_to_ours() -> None:
     """Each word is offered a command that exists, and none hides one of ours."""
     from cloudtrain.cli.app import _ELSEWHERE, COMMANDS

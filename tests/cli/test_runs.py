@@ -56,6 +56,26 @@ def test_failed_run_is_an_error_block_and_exit_code_1(cli: Cli, scripted: Path, 
     assert "--rank 1` prints its whole output" in " ".join(error.split())
 
 
+LOST_PEER = """\
+[rank0]:[W1124 19:30:00.1 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=3): Broken pipe
+Exception raised from sendBytes at /pytorch/torch/csrc/distributed/c10d/Utils.hpp:653 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x80 (0x7f0a in /venv/torch/lib/libc10.so)
+[rank0]: frame #1: <unknown function> + 0x5ffc5b1 (0x7f0b in /venv/torch/lib/libtorch_cpu.so)
+frames of the film: 25"""
+
+
+def test_a_followed_run_prints_no_frames_of_cpp(cli: Cli, scripted: Path, job: str) -> None:
+    """Each rank that loses a peer prints thirty of them, which push the reason off the screen. `logs` prints them all."""
+    lines = LOST_PEER.splitlines()
+    fate(scripted, lines=[[0, line] for line in lines])
+    without = [*lines[:2], lines[-1]]
+    assert cli("submit", job).out.splitlines() == [f"[rank 0] {line}" for line in without]
+    assert cli("logs", "last", "-f", "--no-prefix").out.splitlines() == without
+    for option in ((), ("-f", "--raw")):
+        assert cli("logs", "last", "--no-prefix", *option).out.splitlines() == lines
+    assert len(cli("logs", "last", "-f", "--json").out.splitlines()) == len(lines)
+
+
 @pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1), ("stopped", 1), ("lost", 1)])
 def test_wait_tells_by_its_exit_code(cli: Cli, scripted: Path, job: str, state: str, code: int) -> None:
     """0 for success, 1 for every other end, and the state in words and in JSON."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.job.from_script import options_of_script
+from cloudtrain.job.syntax import options_of_script
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def test_the_options_of_a_plain_script() -> None:
     """With those of its groups, and `--help`."""
     found = options_of_script(PLAIN)
     assert found is not None
-    assert {name for name in found if not name.startswith("no-")} == {"epochs", "e", "learning-rate", "help", "h"}
+    assert {name for name in found.names if not name.startswith("no-")} == {"epochs", "e", "learning-rate", "help", "h"}
     imported = PLAIN.replace("import argparse", "from argparse import ArgumentParser as P").replace(
         "argparse.ArgumentParser", "P"
     )
@@ -79,5 +79,67 @@ def test_no_script_of_the_repository_is_misread() -> None:
     assert len(scripts) > 20
     for path in scripts:
         text = path.read_text("utf-8")
-        for option in options_of_script(text) or ():
+        found = options_of_script(text)
+        for option in found.names if found is not None and found.of_argparse else ():
             assert option in ("help", "h") or f'-{option.removeprefix("no-")}"' in text, path
+
+
+RUNTIME = """\
+import sys
+from dataclasses import dataclass, replace
+
+from cloudtrain import runtime
+
+
+@dataclass
+class Config:
+    epochs: int = 3
+    learning_rate: float = 0.1
+
+
+config = runtime.arguments(Config, at_least={"epochs": 1})
+tuned = runtime.arguments(replace(Config(), **PRESET))
+print([*sys.argv])
+"""
+
+
+def test_the_options_of_a_script_with_the_runtime() -> None:
+    """They are the fields of its dataclass: whole names, in which a dash is an underscore."""
+    found = options_of_script(RUNTIME)
+    assert found is not None
+    assert found.names == {"epochs", "learning_rate"}
+    assert [found.accept(name) for name in ("epochs", "learning-rate", "epoch", "help")] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("class Config:", "class Config(Base):"),
+        ("runtime.arguments(Config,", "runtime.arguments(DEFAULTS,"),
+        ("runtime.arguments(Config,", "runtime.arguments(Config, sys.argv[2:],"),
+        ("runtime.arguments(Config,", "runtime.arguments(Config, ['--epochs', '1'],"),
+        ("runtime.arguments(Config,", "runtime.arguments(Config, argv=WORDS,"),
+        ("runtime.arguments(Config,", "runtime.arguments(defaults=Config,"),
+        (
+            'config = runtime.arguments(Config, at_least={"epochs": 1})\ntuned =',
+            "def read():\n    return",
+        ),
+        ("print(", "sys.argv.remove('x')\nprint("),
+    ],
+)
+def test_what_is_not_certain_of_a_script_with_the_runtime(old: str, new: str) -> None:
+    """Fields of another file, and arguments that the script changes, are not read."""
+    assert old in RUNTIME
+    assert options_of_script(RUNTIME.replace(old, new)) is None
+
+
+@pytest.mark.parametrize(
+    "script", sorted((REPOSITORY / "training_scripts").glob("*/train.py")), ids=lambda p: p.parent.name
+)
+def test_the_options_of_each_training_script_are_known(script: Path) -> None:
+    """So a misspelt one is an error before its machines start."""
+    found = options_of_script(script.read_text("utf-8"))
+    assert found is not None
+    assert not found.of_argparse
+    assert "sede" not in found.names
+    assert len(found.names) > 5

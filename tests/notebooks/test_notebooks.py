@@ -105,6 +105,24 @@ def test_azureml_trains_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert accuracy >= 0.95
 
 
+PLANS = {
+    "05_sagemaker_libraries": "smddprun mp_parameters job_name=ps HOROVOD_WITH_PYTORCH ShardedByS3Key SM332",
+    "06_azureml_libraries": "data/cifar-10/versions/1 cifar-resnet parameterServerCount Mpi process_count_per_instance",
+}
+"""What the output of each notebook that only plans has."""
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.filterwarnings("default")
+def test_every_library_is_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cell runs where the notebook stands, without an account, and plans are shown as HTML."""
+    data, text = execute(f"{name}.ipynb", FOLDER, monkeypatch)
+    assert sum("text/html" in item for item in data) >= 1
+    shown = text + "".join(item.get("text/plain", "") for item in data)
+    assert [word for word in PLANS[name].split() if word not in shown] == []
+
+
 @pytest.mark.notebook
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")

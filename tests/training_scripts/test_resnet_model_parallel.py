@@ -328,6 +328,84 @@ def test_the_experiment_draws_its_three_plots(tmp_path: Path) -> None:
     assert all(content.startswith(b"\x89PNG") and len(content) > 10_000 for content in pictures.values())
 
 
+@pytest.mark.torch
+@pytest.mark.slow
+def test_as_tutorial_measures_what_the_tutorial_measures(tmp_path: Path) -> None:
+    """One command: its batch, split sizes and two devices, with means and standard deviations, and its three plots."""
+    output = list(lines_of(tmp_path, sys.executable, SCRIPT, "--as_tutorial", "--tiny"))
+    head = next(line for line in output if "means of" in line)
+    assert head.startswith("resnet14, batch 120, 64 pixels; 2 processes with 1 CPU thread each as devices; means of 2")
+    assert output[output.index(head) + 1].split() == ["seconds", "standard", "deviation", "speed-up"]
+    seconds = json.loads((tmp_path / "plots" / "times.json").read_text())["seconds"]
+    sizes = [1, 3, 5, 8, 10, 12, 20, 40, 60]
+    kinds = {f"{kind}, split size {size}" for kind in ("one device", "pipelined") for size in sizes}
+    assert set(seconds) == {"whole, one device", "split, two devices", *kinds}
+    mean, deviation = next(line for line in output if line.startswith("whole, one device")).split()[3:5]
+    first, second = seconds["whole, one device"]
+    assert float(mean) == pytest.approx((first + second) / 2, abs=1e-4)
+    assert float(deviation) == pytest.approx(abs(first - second) / 2, abs=1e-4)
+    assert any(line.startswith("pipelined at split size 20: ") for line in output)
+    plots = {path.name for path in (tmp_path / "plots").glob("*.png")}
+    assert plots == {"mp_vs_rn.png", "mp_vs_rn_vs_pp.png", "split_size_tradeoff.png"}
+
+
+@pytest.mark.torch
+def test_the_numbers_of_the_tutorial(monkeypatch: pytest.MonkeyPatch, place: ModuleType) -> None:
+    """Those of "Single-Machine Model Parallel Best Practices", and its loss in parts of a batch."""
+    import torch
+
+    experiment = importlib.import_module("experiment")
+    numbers = experiment.TUTORIAL
+    assert [numbers[name] for name in ("batch", "image_size", "batches", "repeats")] == [120, 128, 3, 10]
+    assert numbers["splits"] == [1, 3, 5, 8, 10, 12, 20, 40, 60]
+    logits, labels = torch.randn(6, 1000), torch.randint(1000, (6,))
+    loss = experiment.mse_on_one_hot(6)
+    parts = sum(loss(logits[first : first + 2], labels[first : first + 2]) for first in (0, 2, 4))
+    whole = torch.nn.MSELoss()(logits, torch.zeros(6, 1000).scatter_(1, labels.view(6, 1), 1))
+    assert parts.item() == pytest.approx(whole.item(), rel=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (
+            "--experiment --splits 5",
+            "48 images cannot be divided into microbatches of 5",
+            "use divisors of 48 in `--splits`",
+        ),
+        (
+            "--as_tutorial --splits 7",
+            "120 images cannot be divided into microbatches of 7",
+            "use divisors of 120 in `--splits`",
+        ),
+        (
+            "--split_size 7",
+            "24 images cannot be divided into microbatches of 7",
+            "use divisors of 24 in `--split_size`",
+        ),
+        (
+            "--experiment --tiny --splits 1",
+            "BatchNorm has nothing to average over in a microbatch of one image of 32 pixels",
+            "use `--norm group`, `--image_size 64` or larger microbatches",
+        ),
+        (
+            "--backend ucc",
+            "the backend `ucc` cannot run here: this PyTorch is built without ucc",
+            "use `auto`, which chooses a backend that can run",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(tmp_path: Path, words: str, message: str, hint: str) -> None:
+    """One sentence instead of a traceback or an abort, before processes start."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    found = subprocess.run(
+        [sys.executable, SCRIPT, "--model", "resnet14", *words.split()],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE,
+    )  # fmt: skip
+    assert (found.returncode, found.stderr) == (1, f"error: {message}\n\nhint: {hint}\n")
+
+
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The script's `place`, which imports the files beside it; none of them stays imported."""

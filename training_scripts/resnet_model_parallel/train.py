@@ -11,8 +11,9 @@ The three models of the tutorial are two numbers: one device; split without pipe
     python train.py --split_size 24
     python train.py --split_size 12
 
-Measure all three, sweep over split sizes, draw the three plots into `plots/`:
+Measure all three, sweep over split sizes, draw the three plots into `plots/`; with the tutorial's own numbers:
     python train.py --experiment
+    python train.py --as_tutorial
 
 As a job: this machine, Amazon SageMaker, Azure Machine Learning:
     cloudtrain submit job.yaml
@@ -71,30 +72,45 @@ class Config:
     checkpoint_every: int = 20  # steps
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
     experiment: bool = False  # measure instead of training
-    tiny: bool = False  # with --experiment: a narrow network and few repeats, to see that everything works
-    splits: list[int] = field(default_factory=list)  # with --experiment: the split sizes of the sweep
-    repeats: int = 5  # with --experiment: measurements of each
+    as_tutorial: bool = False  # measure what the tutorial measures, with its numbers
+    tiny: bool = False  # with either: a narrow network and few repeats, to see that everything works
+    splits: list[int] = field(default_factory=list)  # with either: the split sizes of the sweep
+    repeats: int = 5  # with either: measurements of each
+    batches: int = 1  # with either: training steps in a measurement
 
 
 AT_LEAST = {
     "image_size": 1, "batch": 1, "split_size": 1, "stages": 1, "threads": 1, "steps": 0, "momentum": 0,
-    "report_every": 1, "checkpoint_every": 1, "step_delay": 0, "splits": 1, "repeats": 1,
+    "report_every": 1, "checkpoint_every": 1, "step_delay": 0, "splits": 1, "repeats": 1, "batches": 1,
 }  # fmt: skip
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
 has_gpu = config.device != "cpu" and torch.cuda.is_available()
-if config.experiment:
+measures = config.experiment or config.as_tutorial
+if measures:
     import experiment
 
-    config = runtime.arguments(
-        replace(Config(), **experiment.SIZES["tiny" if config.tiny else "gpu" if has_gpu else "cpu"]),
-        at_least=AT_LEAST,
-    )
-    if not has_gpu and runtime.detect_environment().world_size == 1:
-        runtime.notice("no GPU is used: two processes stand for two devices")
-        sys.stderr.flush()
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        os.execv(sys.executable, [*launcher, *sys.argv])
+    sizes = experiment.TUTORIAL if config.as_tutorial else experiment.SIZES["gpu" if has_gpu else "cpu"]
+    if config.tiny:
+        sizes = experiment.TINY_TUTORIAL if config.as_tutorial else experiment.SIZES["tiny"]
+    config = runtime.arguments(replace(Config(), **sizes), at_least=AT_LEAST)
+for option, split_sizes in {"split_size": [config.split_size], "splits": config.splits if measures else []}.items():
+    for size in split_sizes:
+        if config.batch % size:
+            raise runtime.SetupError(
+                f"{config.batch} images cannot be divided into microbatches of {size}",
+                hint=f"use divisors of {config.batch} in `--{option}`",
+            )
+        if size == 1 and config.image_size <= 32 and config.norm == "batch" and config.model != "toy":
+            raise runtime.SetupError(
+                "BatchNorm has nothing to average over in a microbatch of one image of 32 pixels",
+                hint="use `--norm group`, `--image_size 64` or larger microbatches",
+            )
+if measures and not has_gpu and runtime.detect_environment().world_size == 1:
+    runtime.notice("no GPU is used: two processes stand for two devices")
+    sys.stderr.flush()
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    os.execv(sys.executable, [*launcher, *sys.argv])
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
 torch.use_deterministic_algorithms(True, warn_only=True)
@@ -104,11 +120,6 @@ torch.set_num_threads(config.threads)
 runtime.use_tf32(config.tf32)
 group = runtime.init_process_group(config.backend, sends=True)
 runtime.watch_for_stop()
-if config.batch % config.split_size:
-    raise runtime.SetupError(
-        f"{config.batch} images cannot be divided into microbatches of {config.split_size}",
-        hint="set `--split_size` to a divisor",
-    )
 microbatches = config.batch // config.split_size
 place = find_place(group.world_size, group.backend, config.device, config.stages, microbatches)
 if place.across and config.precision == "bf16":
@@ -138,7 +149,7 @@ def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits, labels, reduction="sum") / config.batch
 
 
-if config.experiment:
+if measures:
     experiment.run(config, place, batch_at(0), loss_of)
     runtime.destroy_process_group()
     sys.exit(0)

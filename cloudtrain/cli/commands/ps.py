@@ -314,8 +314,8 @@ def logs_command(
 ) -> None:
     """Print the output of a run's processes.
 
-    Ctrl-C stops following; the run continues. Control characters are shown as text (`\\x1b`), except colours on
-    a terminal. Of a progress bar, only the last state is shown.
+    Ctrl-C stops following; the run continues. `-f` leaves out the C++ frames of PyTorch's errors. Control characters
+    are shown as text (`\\x1b`), except colours on a terminal. Of a progress bar, only the last state is shown.
 
     \b
     Examples:

@@ -66,8 +66,9 @@ def test_times(text: str, seconds: int | None) -> None:
 
 def test_partitions() -> None:
     """The default partition has an asterisk, which is no part of its name."""
-    found = parse_partition("p5*|up|2-00:00:00|16|gpu:h100:8(S:0-1)")
-    assert (found.name, found.is_default, found.state, found.longest, found.nodes) == ("p5", True, "up", 172800, 16)
+    found = parse_partition("p5*|up|2-00:00:00|9/4/3/16|gpu:h100:8(S:0-1)")
+    assert (found.name, found.is_default, found.state, found.longest) == ("p5", True, "up", 172800)
+    assert (found.nodes, found.idle) == (16, 4)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,43 @@ def test_resources(text: str, parsed: tuple[str, str, int]) -> None:
     assert parse_gres(text) == [parsed]
 
 
+STARTS: dict[str, tuple[str, str, int, str]] = {
+    "idle": ("$(date +%Y-%m-%dT%H:%M:%S)", "p5*|up|infinite|0/2/0/2|gpu:8", 2, "the job would start at once"),
+    "idle beside a waiting job": (
+        "2099-01-02T03:04:05", "p5*|up|infinite|3/2/0/5|gpu:8", 2,
+        "2 nodes are idle, so the job may start at once; without backfill, it would at 2099-01-02 03:04:05",
+    ),
+    "too few idle": (
+        "2099-01-02T03:04:05", "p5*|up|infinite|3/1/0/4|gpu:8", 2,
+        "the job would start at 2099-01-02 03:04:05, or earlier if running jobs end before their limits",
+    ),
+    "idle without GPUs": (
+        "2099-01-02T03:04:05", "p5*|up|infinite|0/9/0/9|(null)\np5*|up|infinite|1/0/0/1|gpu:8", 1,
+        "the job would start at 2099-01-02 03:04:05, or earlier if running jobs end before their limits",
+    ),
+    "idle elsewhere": (
+        "2099-01-02T03:04:05", "other|up|infinite|0/9/0/9|gpu:8\np5*|up|infinite|1/0/0/1|gpu:8", 1,
+        "the job would start at 2099-01-02 03:04:05, or earlier if running jobs end before their limits",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_when_the_job_would_start(tmp_path: Path, name: str) -> None:
+    """Slurm's estimate leaves out the backfill, so idle nodes are named beside it."""
+    start, partitions, nodes, words = STARTS[name]
+    (tmp_path / "bin").mkdir()
+    told = f'echo "sbatch: Job 5 to start at {start} using 2 processors on nodes n[1-2] in partition p5" >&2'
+    for command, text in (("sbatch", told), ("sinfo", f"cat <<'END'\n{partitions}\nEND")):
+        (tmp_path / "bin" / command).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / command).chmod(0o755)
+    fake = Site(tmp_path, {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path)})
+    resources = {"instance_count": nodes, "gpus_per_instance": 8}
+    plan, _ = fake.plan(name="asked-1", settings={"partition": "p5"}, resources=resources)
+    (finding,) = fake.service.check(TrainingJob(name="job", entry_point="train.py"), fake.settings(), plan)
+    assert (finding.code, finding.message) == ("SL904", words)
+
+
 LUA = "sbatch: error: Please name a project\nsbatch: error: Batch job submission failed: Unspecified error"
 SBATCH = {
     "refused for two reasons": (f"echo '{LUA}' >&2; exit 1", ["SL901"], "Please name a project"),
@@ -91,9 +129,9 @@ SBATCH = {
         ["SL901"],
         "refuse the job: Requested node",
     ),
-    "greets": ("echo 'Welcome.'; echo 'sbatch: Job 5 to start at 2026-01-02T03:04:05 using 2' >&2", ["SL904"], "2026"),
+    "greets": ("echo 'Welcome.'; echo 'sbatch: Job 5 to start at 2099-01-02T03:04:05 using 2' >&2", ["SL904"], "2099"),
     "inactive": ("echo 'allocation failure: Required partition not available' >&2; exit 1", ["SL903"], "inactive"),
-    "hidden": ("echo 'sbatch: Job 5 to start at 2026-01-02T03:04:05 using 2' >&2", ["SL904"], "2026"),
+    "hidden": ("echo 'sbatch: Job 5 to start at 2099-01-02T03:04:05 using 2' >&2", ["SL904"], "2099"),
 }
 
 
@@ -103,9 +141,9 @@ def test_answers(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     state = "inact" if name == "inactive" else "up"
-    sinfo = f'case "$*" in *--all*) echo "p5*|{state}|infinite|2|(null)" ;; *) [ {name} = hidden ] ;; esac'
+    sinfo = f'case "$*" in *--all*) echo "p5*|{state}|infinite|2/0/0/2|(null)" ;; *) [ {name} = hidden ] ;; esac'
     if name != "hidden":
-        sinfo = f'echo "p5*|{state}|infinite|2|(null)"'
+        sinfo = f'echo "p5*|{state}|infinite|2/0/0/2|(null)"'
     for command, text in (("sbatch", SBATCH[name][0]), ("sinfo", sinfo)):
         (folder / command).write_text(f"#!/bin/sh\n{text}\n")
         (folder / command).chmod(0o755)
