@@ -572,8 +572,9 @@ def test_the_trial_of_a_sweeps_body(adopted: Callable[..., ct.Adoption]) -> None
     found = adopted(body)
     assert found.job.max_runtime == 600
     assert [item.path for item in found.differences] == [
-        "searchSpace", "objective", "samplingAlgorithm", "limits.maxTotalTrials",
+        "searchSpace", "samplingAlgorithm", "objective", "limits.maxTotalTrials",
     ]  # fmt: skip
+    assert found.differences[0].reason.endswith("its command names no script in Python")
 
 
 @pytest.mark.parametrize(
