@@ -83,6 +83,25 @@ def test_yaml_is_read_as_version_1_1(adopted: Callable[..., ct.Adoption], tmp_pa
     assert sent["environmentVariables"] == {"A": "1", "B": "true", "C": "x"}
 
 
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ("inputs: {key: {type: string, description: the key}}\n", "inputs.key"),
+        ("inputs: {key: {type: uri_folder}}\n", "inputs.key"),
+        ("code: {local_path: src}\n", "code"),
+        ("compute: {target: azureml:gpu, instance_count: 1}\n", "compute"),
+    ],
+)
+def test_a_value_that_azure_refuses_is_a_difference(
+    more: str, path: str, adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
+    """azure-ai-ml 1.35.2 accepts none of these files; they were forms of its preview, and of components."""
+    (tmp_path / "src").mkdir()
+    found = adopted("".join(line for line in JOB.splitlines(True) if line[:5] != more[:5]) + more)
+    assert [item.path for item in found.differences] == [path]
+    assert (found.job.source_dir, found.settings.get("compute", "gpu")) == ("src", "gpu")
+
+
 def test_single_braces_are_references(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
     """The older form, which Azure ML's tools send as the newer one; other braces are the shell's."""
     (tmp_path / "src").mkdir()

@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from cloudtrain.documents.document import Unreadable, read_document, read_text
 from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.job.data import DataType
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.compile.job import PRIORITIES, SERVICES
 from cloudtrain.targets.azureml.compile.places import SCHEMES
@@ -136,6 +137,10 @@ def _original(data: JsonMapping, kind: str, folder: str | None, lost: Mapping[st
         unknown |= unknown_keys
         rest = {key: value for key, value in data["distribution"].items() if f"distribution.{key}" not in unknown_keys}
         data = {**data, "distribution": rest}
+    unknown |= dict(_refused_values(data))
+    for name, key in _OLDER_FORMS.items():
+        if isinstance(data.get(name), Mapping):
+            data = {**data, name: data[name].get(key)}
     if str(data.get("compute")).lower() in ("local", "azureml:local"):
         unknown["compute"] = "`local` is Docker on this machine; `cloudtrain submit --target local` needs no Docker"
         data = {key: value for key, value in data.items() if key != "compute"}
@@ -161,6 +166,23 @@ def _unknown_of_distribution(data: JsonMapping) -> dict[str, str]:
     keys = _DISTRIBUTION_KEYS.get(kind, fields.keys()) | {"type"}
     reason = f"Azure ML's distribution `{kind}` has no such key, and its tools refuse the file"
     return {f"distribution.{key}": reason for key in fields if key not in keys}
+
+
+def _refused_values(data: JsonMapping) -> Iterator[tuple[str, str]]:
+    """Yield the values with which azure-ai-ml 1.35.2 refuses a file, each with the reason."""
+    for name, key in _OLDER_FORMS.items():
+        if isinstance(data.get(name), Mapping):
+            yield name, f"Azure ML's tools refuse this older form: write the value of `{key}` alone"
+    for name, item in mapping(data.get("inputs")).items():
+        if not isinstance(item, Mapping) or "value" in item:
+            continue
+        if item.get("type", "uri_folder") not in get_args(DataType):
+            yield f"inputs.{name}", f"Azure ML's tools refuse the type `{item['type']}`: write the value alone"
+        elif not item.get("path"):
+            yield f"inputs.{name}", "Azure ML's tools refuse an input without a path"
+
+
+_OLDER_FORMS = {"code": "local_path", "compute": "target"}
 
 
 def _sweep(data: JsonMapping, folder: str | None) -> Original:
