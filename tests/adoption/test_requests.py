@@ -304,6 +304,7 @@ def test_a_search_that_a_sweep_refuses_says_why(adopted: Callable[..., ct.Adopti
     assert found.sweep is None
     assert {item.path for item in found.differences} == {"HyperParameterTuningJobConfig", "ParameterRanges"}
     assert any("loss of a trial" in item.reason for item in found.differences)
+    assert (found.job.entry_point, "sagemaker_program" in found.job.hyperparameters) == ("train.py", False)
 
 
 def test_scales_that_the_tuner_chooses(adopted: Callable[..., ct.Adoption]) -> None:
