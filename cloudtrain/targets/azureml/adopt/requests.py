@@ -15,6 +15,7 @@ from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
+from cloudtrain.targets.azureml.adopt.hook import CODE
 from cloudtrain.targets.azureml.adopt.job_files import (
     not_a_command,
     originals_in_job_file,
@@ -164,8 +165,8 @@ def _source(original: Original, code: object, comments: dict[ValuePath, str]) ->
     """None if the body has no `codeId` (`code`). If its folder is unknown, return `.` and add to `comments`."""
     if code is None:
         return None
-    if original.code is not None:
-        return "code"
+    if original.code is not None or original.source is not None:
+        return original.source or "code"
     text = str(code)
     if is_local(text):
         return text.removeprefix("file://")
@@ -423,10 +424,15 @@ class AzureMLAdopter:
     def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         yield from ()  # jobs name their workspace themselves
 
-    def captured(self, record: JsonMapping, uploads: Mapping[str, bytes]) -> tuple[list[Original], None]:
+    def captured(self, record: JsonMapping, uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
         workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
         originals = originals_in(record.get("job"), None)
-        return [replace(item, settings={**workspace, **item.settings}) for item in originals], None
+        places = [str(item.request["properties"].get("codeId") or "") or None for item in originals]
+        jobs = [
+            replace(item, settings={**workspace, **item.settings}, source=place if place and is_local(place) else None)
+            for item, place in zip(originals, places, strict=True)
+        ]
+        return jobs, uploads.get(CODE)
 
     def reason(self, path: ValuePath) -> str:
         field = str(path[1]) if len(path) > 1 else ""
