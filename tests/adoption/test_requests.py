@@ -300,6 +300,8 @@ def test_a_search_that_a_sweep_refuses_says_why(adopted: Callable[..., ct.Adopti
     """With the error of the sweep's field."""
     document = tuning()
     document["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"] = "loss of a trial"
+    static = document["TrainingJobDefinition"]["StaticHyperParameters"]
+    document["TrainingJobDefinition"]["StaticHyperParameters"] = static | {"sagemaker_job_name": '"base"'}
     found = adopted(document)
     assert found.sweep is None
     assert {item.path for item in found.differences} == {"HyperParameterTuningJobConfig", "ParameterRanges"}
