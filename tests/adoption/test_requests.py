@@ -300,8 +300,10 @@ def test_a_search_that_a_sweep_refuses_says_why(adopted: Callable[..., ct.Adopti
     """With the error of the sweep's field."""
     document = tuning()
     document["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"] = "loss of a trial"
-    static = document["TrainingJobDefinition"]["StaticHyperParameters"]
-    document["TrainingJobDefinition"]["StaticHyperParameters"] = static | {"sagemaker_job_name": '"base"'}
+    definition = document["TrainingJobDefinition"]
+    own = {"sagemaker_job_name": '"base"', "sagemaker_submit_directory": '"s3://b/c/sourcedir.tar.gz"'}
+    definition |= {"StaticHyperParameters": definition["StaticHyperParameters"] | own, "InputDataConfig": []}
+    definition |= {"EnableNetworkIsolation": False}
     found = adopted(document)
     assert found.sweep is None
     assert {item.path for item in found.differences} == {"HyperParameterTuningJobConfig", "ParameterRanges"}
