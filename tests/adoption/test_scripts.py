@@ -188,8 +188,13 @@ def test_what_the_script_uploads_is_an_input_or_named(
 
 def test_a_notebook_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     """Magics are left out, and a cell that fails does not end the notebook."""
-    written = ["name = 'made'", "%%writefile {name}.txt\na 'b'\n", "assert open('made.txt').read() == \"a 'b'\\n\""]
-    check = f"{written.pop()}\nchecked = True"
+    written = [
+        "name = 'made'",
+        "%%writefile $name.py\nc",
+        "%%writefile {name}.txt\na 'b'\n",
+        "assert open('made.txt').read() == \"a 'b'\\n\"",
+    ]
+    check = f"{written.pop()}\nassert open('made.py').read() == 'c'\nchecked = True"
     cells = [
         "%pip install x\n!ls \\\n  -l\nfiles = !ls \\\n  | wc\npip install y\n1/0",
         "%%bash\nexit 1",
