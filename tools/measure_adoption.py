@@ -4,6 +4,7 @@ python tools/measure_adoption.py azureml-examples                         # its 
 python tools/measure_adoption.py azureml-examples --notebooks PYTHON      # its notebooks that create a command job, run
                                                                           # by an interpreter with the SDK
 python tools/measure_adoption.py amazon-sagemaker-examples --notebooks PYTHON --distributed    # distributed notebooks
+python tools/measure_adoption.py notebooks/sagemaker --notebooks PYTHON --training             # all that train
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from pathlib import Path
 
 import cloudtrain as ct
 
-SIGN = re.compile(r"commandJob\.schema\.json|\A(?![\s\S]*^\$schema:)(?![\s\S]*^(jobs|trial):)[\s\S]*^command:", re.M)
-"""Matches a file that declares a command job, or has a command without declaring a type."""
+SIGN = re.compile(
+    r"(command|sweep)Job\.schema\.json|\A(?![\s\S]*^\$schema:)(?![\s\S]*^(jobs|trial):)[\s\S]*^command:", re.M
+)
+"""Matches a file that declares a command job or a sweep, or has a command without declaring a type."""
 
 CREATES = re.compile(r"\bcommand\([\s\S]*create_or_update\(")
 OTHER_JOBS = re.compile(r"@(dsl\.)?pipeline\b|automl\.|load_component\(")
@@ -37,12 +40,15 @@ def job_files(folder: Path) -> Iterator[Path]:
             yield file
 
 
-def notebooks(folder: Path, distributed: bool) -> Iterator[Path]:
-    """Yield the distributed notebooks of SageMaker, or those that create a command job of Azure ML."""
+TRAINING = r"\.(fit|train)\(|create_training_job|create_hyper_parameter_tuning_job"
+
+
+def notebooks(folder: Path, sign: str | None) -> Iterator[Path]:
+    """Yield the notebooks whose text matches `sign`; without one, those that create a command job of Azure ML."""
     for file in sorted(folder.rglob("*.ipynb")):
         text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-        if distributed:
-            chosen = re.search(DISTRIBUTED, text.replace('\\"', '"'))
+        if sign is not None:
+            chosen = re.search(sign, text.replace('\\"', '"'))
         else:
             chosen = None if OTHER_JOBS.search(text) else CREATES.search(text)
         if chosen:
@@ -55,8 +61,10 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--notebooks", metavar="PYTHON", help="adopt notebooks, executed by this interpreter")
     parser.add_argument("--distributed", action="store_true", help="those of SageMaker's that are distributed")
+    parser.add_argument("--training", action="store_true", help="those of SageMaker's that train")
     given = parser.parse_args()
-    files = notebooks(given.folder, given.distributed) if given.notebooks else job_files(given.folder)
+    sign = DISTRIBUTED if given.distributed else TRAINING if given.training else None
+    files = notebooks(given.folder, sign) if given.notebooks else job_files(given.folder)
     outcomes: Counter[str] = Counter()
     for file in files:
         outcome, why = outcome_of(file, given.notebooks)

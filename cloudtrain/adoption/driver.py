@@ -33,7 +33,7 @@ def main(folder):
         import runpy
 
         sys.path[0] = os.path.dirname(os.path.abspath(plan["script"]))
-        runpy.run_path(plan["script"], run_name="__main__")
+        runpy.run_path(os.path.abspath(plan["script"]), run_name="__main__")
         return
     names, causes = {"__name__": "__main__"}, {}
     for number, cell in enumerate(plan["cells"], 1):

@@ -262,7 +262,7 @@ def _best(original: Original, place: Path) -> Adoption:
     best: Adoption | None = None
     refused: JobError | None = None
     for draft in adopter.drafts(original):
-        if draft.last_resort and best is not None and (best.equal or original.start is not None):
+        if draft.last_resort and best is not None and (_is_whole(best, original) or original.start is not None):
             break
         try:
             adoption = _finished(target, adopter, original, moved(draft, original, place))
@@ -271,7 +271,7 @@ def _best(original: Original, place: Path) -> Adoption:
             continue
         if best is None or _weight(adoption) < _weight(best):
             best = adoption
-        if best.equal and not best.fields.get(original.target + OVERRIDES):
+        if _is_whole(best, original) and not best.fields.get(original.target + OVERRIDES):
             break
     if best is None:
         why = refused.message if refused else "it has no fields that a job can express"
@@ -280,13 +280,19 @@ def _best(original: Original, place: Path) -> Adoption:
     return best
 
 
+def _is_whole(adoption: Adoption, original: Original) -> bool:
+    """Return whether the adoption differs from the original only in what no draft can express."""
+    return len(adoption.differences) == len(original.lost)
+
+
 def moved(draft: Draft, original: Original, place: Path) -> Draft:
     """Return a copy of the draft for a job file in the folder `place`, with relative paths rewritten so that they lead
     to the same files."""
     job = deepcopy(draft.job)
     if original.folder is not None:
         source = job.get("source_dir")
-        if source is not None and source != CODE_FOLDER and ("source_dir",) not in draft.comments:
+        is_unpacked = source == CODE_FOLDER and original.code is not None
+        if source is not None and not is_unpacked and ("source_dir",) not in draft.comments:
             job["source_dir"] = _from(place, original.folder, source)
         for item in job.get("inputs", {}).values():
             if DEFAULT_TARGET in item:

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 _MARK = "CLOUDTRAIN_ADOPT_ID"
 """The environment variable that identifies processes that the script has left behind."""
 
-_OUTSIDE = re.compile(r"[\"'](\.\./(?:\.\./)?[A-Za-z0-9_-][\w-]*)")
+_OUTSIDE = re.compile(
+    r"""["'](\.\./(?:\.\./)?[A-Za-z0-9_-][\w-]*)|(?:\.parent\.parent|parents\[1\]|["']\.\.["'])[\s/,)]+["']([\w-]+)"""
+)
 
 _MOST_FILES, _MOST_BYTES = 20_000, 1 << 30
 _MOST_CAPTURED = 64 << 20
@@ -89,9 +91,10 @@ def run_script(script: Path, arguments: Sequence[str], *, python: str | None, ti
 
 
 def outside_folders(script: Path) -> list[Path]:
-    """Return the folders that the script's text names by a path with one or two `..`, such as `"../shared-scripts"`."""
+    """Return the folders that the script's text names by a path with one or two `..`, such as `"../shared-scripts"`, or
+    beside its own, such as `Path(__file__).parent.parent / "environment"`."""
     text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
-    names = sorted(set(_OUTSIDE.findall(text)))
+    names = sorted({path or f"../{name}" for path, name in _OUTSIDE.findall(text)})
     return [script.absolute().parent / name for name in names if not (script.parent / name).is_symlink()]
 
 
@@ -220,8 +223,9 @@ def _variables(process: psutil.Process) -> dict[str, str] | None:
 def _captured(place: Path, work: Path, script: Path, code: int | None, time_limit: float) -> Captured:
     try:
         text = read_bytes(place / "hooks" / "captured.json", _MOST_CAPTURED).decode()
-        for copy in (json.dumps(one)[1:-1] for one in {str(work), os.path.realpath(work)}):  # the script's own folder
-            text = text.replace(f"{copy}/", "./").replace(copy, ".")
+        for place_of, path in ((work, "."), (work.parent, "..")):  # the script's own folder, and those beside it
+            for copy in (json.dumps(one)[1:-1] for one in {str(place_of), os.path.realpath(place_of)}):
+                text = text.replace(f"{copy}/", f"{path}/").replace(copy, path)
         data = json.loads(text)
         return Captured(str(data["target"]), data["record"], dict(_uploads(place / "hooks")), _failed(place / "hooks"))
     except (OSError, ValueError, KeyError, TypeError):
@@ -301,11 +305,16 @@ def originals_of_script(
             _with_data(original, folder, places),
             kind=kind + "".join(f"; it also uploads {place}" for place in original.other_uploads[:3]),
             folder=str(folder),
-            source=source,
-            code=archive if source is None else None,
+            source=original.source if _is_there(original, folder) else source,
+            code=None if source is not None or _is_there(original, folder) else archive,
         )
         for original in originals
     ]
+
+
+def _is_there(original: Original, folder: Path) -> bool:
+    """Return whether the request names the folder of its code, and the script has not made that folder itself."""
+    return original.source is not None and (folder / original.source).is_dir()
 
 
 def _with_data(original: Original, folder: Path, places: Sequence[Path]) -> Original:

@@ -150,7 +150,8 @@ _WRITES = re.compile(r"%%(?:writefile|file)[ \t]+(?P<append>-a[ \t]+)?(?P<name>[
 def _python_of(cell: str) -> str:
     match = _WRITES.fullmatch(cell.lstrip())
     if match is not None:
-        name, mode = match["name"].strip("\"'"), "a" if match["append"] else "w"
+        name = re.sub(r"\$(\w+)", r"{\1}", match["name"].strip("\"'"))  # IPython replaces `$folder` and `{folder}`
+        mode = "a" if match["append"] else "w"
         return f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:\n    file.write({match['text']!r})"
     lines = cell.strip().splitlines()
     while lines and lines[0].startswith("%%"):

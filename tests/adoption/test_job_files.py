@@ -57,7 +57,7 @@ def adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ct
 
     def adopt(text: str, **options: Any) -> ct.Adoption:
         (tmp_path / "az.yml").write_text(text)
-        return ct.adopt(tmp_path / "az.yml", folder=tmp_path, **options)
+        return ct.adopt(tmp_path / "az.yml", **{"folder": tmp_path, **options})
 
     return adopt
 
@@ -83,6 +83,25 @@ def test_yaml_is_read_as_version_1_1(adopted: Callable[..., ct.Adoption], tmp_pa
     assert sent["environmentVariables"] == {"A": "1", "B": "true", "C": "x"}
 
 
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ("inputs: {key: {type: string, description: the key}}\n", "inputs.key"),
+        ("inputs: {key: {type: uri_folder}}\n", "inputs.key"),
+        ("code: {local_path: src}\n", "code"),
+        ("compute: {target: azureml:gpu, instance_count: 1}\n", "compute"),
+    ],
+)
+def test_a_value_that_azure_refuses_is_a_difference(
+    more: str, path: str, adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
+    """azure-ai-ml 1.35.2 accepts none of these files; they were forms of its preview, and of components."""
+    (tmp_path / "src").mkdir()
+    found = adopted("".join(line for line in JOB.splitlines(True) if line[:5] != more[:5]) + more)
+    assert [item.path for item in found.differences] == [path]
+    assert (found.job.source_dir, found.settings.get("compute", "gpu")) == ("src", "gpu")
+
+
 def test_single_braces_are_references(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
     """The older form, which Azure ML's tools send as the newer one; other braces are the shell's."""
     (tmp_path / "src").mkdir()
@@ -91,7 +110,9 @@ def test_single_braces_are_references(adopted: Callable[..., ct.Adoption], tmp_p
     assert found.equal
     start = "echo {a,b} ${HOME} && python train.py"
     assert body_sent(found)["command"] == f"{start} --lr ${{{{inputs.lr}}}} --o ${{{{outputs.m}}}} ${{{{inputs.lr}}}}"
-    assert adopted(SWEEP.replace("${{search_space.lr}}", "{search_space.lr}")).job.command.endswith("${{inputs.lr}}")
+    assert adopted(
+        SEARCH.replace("COMMAND", "python a.py {search_space.lr}").replace("seed: 7", "rule: sobol")
+    ).job.command.endswith("${{inputs.lr}}")
 
 
 def test_the_properties_of_a_virtual_cluster(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
@@ -177,16 +198,6 @@ def test_places_follow_the_written_file(tmp_path: Path) -> None:
     assert found.job.source_dir == "../theirs/src"
 
 
-SWEEP = """\
-type: sweep
-trial: {command: "python train.py --lr ${{search_space.lr}}", code: src, environment: azureml:e:1}
-search_space: {lr: {type: uniform, min_value: 0.01, max_value: 0.9}}
-compute: gpu
-objective: {goal: maximize, primary_metric: accuracy}
-sampling_algorithm: bayesian
-early_termination: {type: median_stopping}
-limits: {max_total_trials: 20, trial_timeout: 600}
-"""
 PIPELINE = """\
 $schema: https://azuremlschemas.azureedge.net/latest/pipelineJob.schema.json
 type: pipeline
@@ -198,14 +209,105 @@ jobs:
 """
 
 
-def test_the_trial_of_a_sweep(adopted: Callable[..., ct.Adoption]) -> None:
-    """One training with a value of the search space; each part of the search is a difference."""
-    found = adopted(SWEEP)
-    assert [item.path for item in found.differences] == [
-        "search_space", "objective", "sampling_algorithm", "early_termination", "limits.max_total_trials",
-    ]  # fmt: skip
-    assert found.job.command == "python train.py --lr ${{inputs.lr}}"
-    assert found.job.inputs["lr"].value == 0.01
+SEARCH = """\
+type: sweep
+trial: {command: "COMMAND", code: src, environment: azureml:e:1}
+inputs: {data: {path: "azureml:d:1"}}
+search_space:
+  lr: {type: loguniform, min_value: -6.90775527898, max_value: -2.30258509299}
+  batch_size: {type: choice, values: [32, 64]}
+compute: gpu
+objective: {goal: maximize, primary_metric: accuracy}
+sampling_algorithm: {type: random, seed: 7}
+early_termination: {type: bandit, slack_factor: 0.1, evaluation_interval: 1, delay_evaluation: 5}
+limits: {max_total_trials: 20, max_concurrent_trials: 4, timeout: 7200, trial_timeout: 600}
+"""
+OPTIONS = "--data ${{inputs.data}} --lr ${{search_space.lr}} --batch_size ${{search_space.batch_size}}"
+
+
+def planned(folder: Path, **more: Any) -> dict[str, Any]:
+    """The properties that the adopted sweep sends, with its first trial's command line."""
+    (folder / "src").mkdir(exist_ok=True)
+    (folder / "src" / "train.py").write_text("print(1)\n")
+    place = {"subscription_id": "11111111-1111-1111-1111-111111111111", "resource_group": "g", "workspace": "ws"}
+    table = "".join(f'{name} = "{value}"\n' for name, value in place.items())
+    (folder / "cloudtrain.toml").write_text('[azureml]\ncompute = "gpu"\n' + table)
+    plan = ct.plan(ct.load_sweep(folder / "sweep.yaml", **more), target="azureml")
+    assert [item.code for item in plan.findings if item.level == "error"] == []
+    return {**plan.request["properties"], "first": " ".join(plan.processes[0].argv)}
+
+
+@pytest.mark.parametrize("options", [OPTIONS, OPTIONS.replace("--batch_size", "-b"), OPTIONS.replace("--lr", "--l-r")])
+def test_a_sweep_file_is_adopted_as_a_sweep(options: str, adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+    """The whole search; a command that names its options otherwise is kept, and each trial gets its values."""
+    found = adopted(SEARCH.replace("COMMAND", f"python train.py {options}"), folder=tmp_path)
+    assert (found.equal, found.job.entry_point) == (True, "train.py")
+    (tmp_path / "sweep.yaml").write_text(found.job_text)
+    sweep = ct.load_sweep(tmp_path / "sweep.yaml")
+    assert (sweep.trials, sweep.parallel, sweep.seed, sweep.max_runtime, sweep.job.max_runtime) == (20, 4, 7, 7200, 600)
+    assert sweep.objective == ct.Objective(maximize="accuracy")
+    sent = planned(tmp_path)
+    assert (sent["jobType"], sent["limits"]["trialTimeout"]) == ("Sweep", "PT10M")
+    assert sorted(sent["trial"]["command"].split()) == sorted(f"python train.py {options}".split())
+    assert "search_space" not in sent["first"]
+
+
+def test_the_body_of_a_sweep_is_adopted_as_a_sweep(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+    """As the service describes it: with nulls, a capital goal, and all defaults."""
+    trial = {
+        "command": f"python train.py {OPTIONS}",
+        "codeId": "azureml:c:1",
+        "environmentId": "azureml:e:1",
+        "resources": None,
+    }
+    body = {
+        "jobType": "Sweep", "computeId": "gpu", "trial": trial, "objective": {"goal": "Maximize", "primaryMetric": "a"},
+        "inputs": {"data": {"jobInputType": "uri_folder", "uri": "azureml:d:1", "mode": "ReadOnlyMount"}},
+        "searchSpace": {"lr": ["choice", [[0.1, 0.2]]], "batch_size": ["choice", [[32, 64]]]},
+        "samplingAlgorithm": {"samplingAlgorithmType": "Grid", "rule": None}, "earlyTermination": None,
+        "limits": {"jobLimitsType": "Sweep", "maxTotalTrials": 9},
+    }  # fmt: skip
+    (tmp_path / "body.json").write_text(json.dumps({"properties": body, "name": "mine"}))
+    found = ct.adopt(tmp_path / "body.json", folder=tmp_path)
+    assert found.equal
+    assert found.sweep is not None
+    assert (found.sweep["strategy"], found.sweep["parallel"]) == ("grid", 4)
+    (tmp_path / "body.json").write_text(json.dumps({"properties": body | {"limits": {"maxTotalTrials": 3}}}))
+    reasons = {item.path: item.reason for item in ct.adopt(tmp_path / "body.json", folder=tmp_path).differences}
+    assert "grid runs all 4 combinations" in reasons["searchSpace"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ("type: bandit, slack_factor: 0.1", "type: truncation_selection, truncation_percentage: 20", "early stopping"),
+        ("evaluation_interval: 1", "evaluation_interval: 2", "early stopping"),
+        ("seed: 7", "rule: sobol", "sampling"),
+        ("type: choice, values: [32, 64]", "type: randint, upper: 9", "range `randint`"),
+        ("{type: random, seed: 7}", "grid", "continuous range"),
+        ("type: random, seed: 7", "type: bayesian", "Bayesian sampling stops no trial early"),
+    ],
+)
+def test_the_trial_of_a_search_that_no_sweep_can_express(
+    old: str, new: str, word: str, adopted: Callable[..., ct.Adoption]
+) -> None:
+    """One training with a value of the search space; each part of the search is a difference, with the reason."""
+    found = adopted(SEARCH.replace("COMMAND", f"python train.py {OPTIONS}").replace(old, new))
+    assert not found.equal
+    reasons = {item.path: item.reason for item in found.differences}
+    assert {
+        "searchSpace",
+        "objective",
+        "samplingAlgorithm",
+        "earlyTermination",
+        "limits.maxTotalTrials",
+    } <= reasons.keys()
+    assert word in reasons["searchSpace"]
+    assert (
+        found.job.command
+        == "python train.py --data ${{inputs.data}} --lr ${{inputs.lr}} --batch_size ${{inputs.batch_size}}"
+    )
+    assert found.job.inputs["lr"].value == 0.001
     assert found.job.max_runtime == 600
 
 

@@ -301,10 +301,15 @@ def test_a_search_that_a_sweep_refuses_says_why(adopted: Callable[..., ct.Adopti
     """With the error of the sweep's field."""
     document = tuning()
     document["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"] = "loss of a trial"
+    definition = document["TrainingJobDefinition"]
+    own = {"sagemaker_job_name": '"base"', "sagemaker_submit_directory": '"s3://b/c/sourcedir.tar.gz"'}
+    definition |= {"StaticHyperParameters": definition["StaticHyperParameters"] | own, "InputDataConfig": []}
+    definition |= {"EnableNetworkIsolation": False}
     found = adopted(document)
     assert found.sweep is None
     assert {item.path for item in found.differences} == {"HyperParameterTuningJobConfig", "ParameterRanges"}
     assert any("loss of a trial" in item.reason for item in found.differences)
+    assert (found.job.entry_point, "sagemaker_program" in found.job.hyperparameters) == ("train.py", False)
 
 
 def test_scales_that_the_tuner_chooses(adopted: Callable[..., ct.Adoption]) -> None:
@@ -573,8 +578,9 @@ def test_the_trial_of_a_sweeps_body(adopted: Callable[..., ct.Adoption]) -> None
     found = adopted(body)
     assert found.job.max_runtime == 600
     assert [item.path for item in found.differences] == [
-        "searchSpace", "objective", "samplingAlgorithm", "limits.maxTotalTrials",
+        "searchSpace", "samplingAlgorithm", "objective", "limits.maxTotalTrials",
     ]  # fmt: skip
+    assert found.differences[0].reason.endswith("its command names no script in Python")
 
 
 @pytest.mark.parametrize(

@@ -65,12 +65,15 @@ def adopted(folder: Path) -> Callable[..., ct.Adoption]:
 
 def test_folders_beside_the_script_are_there(adopted: Callable[..., ct.Adoption], folder: Path) -> None:
     """Those that its text names, and their code is found where it is; others stay away."""
-    for name in ("shared-scripts", "other"):
+    for name in ("shared-scripts", "environment", "data", "other"):
         (folder.parent / name).mkdir()
         (folder.parent / name / "train.py").write_text("print(1)\n")
     text = 'import os\nrequest["Environment"] = {"a": str(os.path.exists("../shared-scripts/train.py")), '
-    found = adopted(CALL + text + '"b": str(os.path.exists(os.path.join("..", "other")))}\n' + SEND)
-    assert found.job.environment.variables == {"a": "True", "b": "False"}
+    text += '"b": str(os.path.exists(os.path.join("..", "oth" + "er"))), '
+    text += '"c": str((pathlib.Path(__file__).parent.parent / "environment" / "train.py").exists()), '
+    text += '"d": os.path.abspath(os.path.join("..", "data"))}\n'
+    found = adopted(CALL + text.replace("import os", "import os, pathlib") + SEND)
+    assert found.job.environment.variables == {"a": "True", "b": "False", "c": "True", "d": "../data"}
 
 
 def test_a_script_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
@@ -136,6 +139,9 @@ client._make_api_call("PutObject", {{"Bucket": bucket, "Key": key, "Body": tar}}
     write_adoption(other, folder / "out")
     assert (folder / "out" / "code" / "more.py").exists()
     assert not (folder / "src" / "more.py").exists()
+    (folder / "src").rename(folder / "code")
+    own = adopted(CALL + upload.replace("src", "code") + SEND, folder=folder / "out")
+    assert (own.job.source_dir, own.code) == ("../code", None)
 
 
 UPLOAD = """
@@ -182,8 +188,13 @@ def test_what_the_script_uploads_is_an_input_or_named(
 
 def test_a_notebook_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     """Magics are left out, and a cell that fails does not end the notebook."""
-    written = ["name = 'made'", "%%writefile {name}.txt\na 'b'\n", "assert open('made.txt').read() == \"a 'b'\\n\""]
-    check = f"{written.pop()}\nchecked = True"
+    written = [
+        "name = 'made'",
+        "%%writefile $name.py\nc",
+        "%%writefile {name}.txt\na 'b'\n",
+        "assert open('made.txt').read() == \"a 'b'\\n\"",
+    ]
+    check = f"{written.pop()}\nassert open('made.py').read() == 'c'\nchecked = True"
     cells = [
         "%pip install x\n!ls \\\n  -l\nfiles = !ls \\\n  | wc\npip install y\n1/0",
         "%%bash\nexit 1",

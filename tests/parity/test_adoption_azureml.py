@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.adoption.proof import write_adoption
 from tests.parity.adoption import AZUREML, FILES, adopted, files_adopted
 
 pytestmark = pytest.mark.parity("azureml")
@@ -19,6 +20,15 @@ def test_a_command_script_is_adopted(name: str, tmp_path: Path) -> None:
     assert found.job.source_dir == "src"
     assert found.settings["workspace"] == "workspace"
     assert "azureml_overrides" not in found.fields
+
+
+def test_code_that_the_script_writes_is_unpacked_beside_the_job_file(tmp_path: Path) -> None:
+    """Azure's notebooks write it with `%%writefile`; a folder of this machine stays what it is."""
+    write = "import os\nos.makedirs('made')\nopen('made/train.py', 'w').write('print(2)')\n"
+    found = adopted("azureml", write + "common['code'] = './made'\n" + AZUREML["plain"], tmp_path)
+    assert (found.job.source_dir, found.equal) == ("code", True)
+    write_adoption(found, tmp_path / "out")
+    assert (tmp_path / "out" / "code" / "train.py").read_text() == "print(2)"
 
 
 def test_the_name_of_an_environment_is_a_field(tmp_path: Path) -> None:

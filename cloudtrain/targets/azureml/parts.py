@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
@@ -14,6 +14,10 @@ from cloudtrain.machines.overlay import type_named
 from cloudtrain.targets.azureml.catalogue import nearest_size
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.compiling import type_by_gpu
+
+JsonObject = dict[str, Any]
+JsonMapping = Mapping[str, Any]
+"""A part of a body, as JSON data."""
 
 # A job's distribution in the body: the launcher, and the number of processes that Azure ML starts.
 

@@ -3,19 +3,32 @@
 This code runs inside the script, so it uses only the standard library and supports Python 3.7 or newer.
 """
 
+import io
+import os
 import sys
+import tarfile
 
 MODULE = "azure.ai.ml._ml_client"
 
 
-def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
+CODE = "code.tar.gz"
+"""The place under which the job's code is kept, if it is a folder."""
+
+
+def install(module, emit, keep):
     """Replace methods of azure-ai-ml (`module`), so that a job goes to `emit` instead of the service. The replaced
     methods send jobs, register and look up the assets that a job needs, and read the client's configuration file from
-    the user's folders. `keep` is not used."""
+    the user's folders."""
     operations = sys.modules["azure.ai.ml.operations"]
     from_config = module.MLClient.from_config.__func__
 
     def create_job(self, job, **_):
+        code = getattr(job, "code", None) or getattr(getattr(job, "trial", None), "code", None)
+        if code and os.path.isdir(str(code)):  # noqa: PTH112 - as the rest of this file, for Python 3.7
+            archive = io.BytesIO()
+            with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+                tar.add(str(code), ".")
+            keep(CODE, archive.getvalue())
         emit({"job": description(job), "workspace": workspace(self)})
 
     def same(self, entity, **_):  # noqa: ARG001

@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from cloudtrain.documents.document import Unreadable, read_document, read_text
 from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.job.data import DataType
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.compile.job import PRIORITIES, SERVICES
 from cloudtrain.targets.azureml.compile.places import SCHEMES
-from cloudtrain.targets.azureml.parts import camel, duration_text
+from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, camel, duration_text
 from cloudtrain.targets.azureml.reading import KINDS
 
 _WORKSPACE = re.compile(
@@ -84,7 +86,7 @@ _RESOURCE_PROPERTIES = {
 CONDA_FILE = "conda.yml"
 
 
-def originals_in_job_file(data: Mapping[str, Any], folder: str | None) -> list[Original]:
+def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Original]:
     """Return the command jobs of a job file, such as a sweep's trial or a pipeline's steps; empty if the data is not a
     job file. Raises `UsageError` if it is a job file of Azure ML without a command job."""
     kind = _kind_of(data)
@@ -93,7 +95,7 @@ def originals_in_job_file(data: Mapping[str, Any], folder: str | None) -> list[O
         title = "the output of `az ml job show`" if is_shown else "a command job file of Azure ML"
         return [_original(data, title, folder, {})]
     if kind == "sweep":
-        return [_trial(data, folder)]
+        return [_sweep(data, folder)]
     if kind == "pipeline":
         return list(_steps(data, folder))
     if kind is not None:
@@ -107,7 +109,7 @@ def not_a_command(kind: str) -> UsageError:
     return UsageError(f"the document is {title} of Azure ML, not a command job", hint=hint, code="CT981")
 
 
-def _kind_of(data: Mapping[str, Any]) -> str | None:
+def _kind_of(data: JsonMapping) -> str | None:
     """Return the type of object that an Azure ML file describes, such as `command` or `sweep`; None for other files."""
     schema, kind = str(data.get("$schema", "")).lower(), str(data.get("type", "")).lower()
     if "azureml" in schema or "azuremlschemas" in schema:
@@ -124,7 +126,7 @@ def _kind_of(data: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _original(data: Mapping[str, Any], kind: str, folder: str | None, lost: Mapping[str, str]) -> Original:
+def _original(data: JsonMapping, kind: str, folder: str | None, lost: Mapping[str, str]) -> Original:
     unknown = {
         key: f"Azure ML's command jobs have no key `{key}`: {did_you_mean(key, _KEYS)}"
         for key in data
@@ -135,6 +137,10 @@ def _original(data: Mapping[str, Any], kind: str, folder: str | None, lost: Mapp
         unknown |= unknown_keys
         rest = {key: value for key, value in data["distribution"].items() if f"distribution.{key}" not in unknown_keys}
         data = {**data, "distribution": rest}
+    unknown |= dict(_refused_values(data))
+    for name, key in _OLDER_FORMS.items():
+        if isinstance(data.get(name), Mapping):
+            data = {**data, name: data[name].get(key)}
     if str(data.get("compute")).lower() in ("local", "azureml:local"):
         unknown["compute"] = "`local` is Docker on this machine; `cloudtrain submit --target local` needs no Docker"
         data = {key: value for key, value in data.items() if key != "compute"}
@@ -153,63 +159,72 @@ def _original(data: Mapping[str, Any], kind: str, folder: str | None, lost: Mapp
     )
 
 
-def _unknown_of_distribution(data: Mapping[str, Any]) -> dict[str, str]:
+def _unknown_of_distribution(data: JsonMapping) -> dict[str, str]:
     """azure-ai-ml refuses a file with such a key."""
-    fields = _mapping(data.get("distribution"))
+    fields = mapping(data.get("distribution"))
     kind = str(fields.get("type", "")).lower()
     keys = _DISTRIBUTION_KEYS.get(kind, fields.keys()) | {"type"}
     reason = f"Azure ML's distribution `{kind}` has no such key, and its tools refuse the file"
     return {f"distribution.{key}": reason for key in fields if key not in keys}
 
 
-def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
-    """Return a sweep's trial as a command job; the parameters that the sweep searches become inputs."""
+def _refused_values(data: JsonMapping) -> Iterator[tuple[str, str]]:
+    """Yield the values with which azure-ai-ml 1.35.2 refuses a file, each with the reason."""
+    for name, key in _OLDER_FORMS.items():
+        if isinstance(data.get(name), Mapping):
+            yield name, f"Azure ML's tools refuse this older form: write the value of `{key}` alone"
+    for name, item in mapping(data.get("inputs")).items():
+        if not isinstance(item, Mapping) or "value" in item:
+            continue
+        if item.get("type", "uri_folder") not in get_args(DataType):
+            yield f"inputs.{name}", f"Azure ML's tools refuse the type `{item['type']}`: write the value alone"
+        elif not item.get("path"):
+            yield f"inputs.{name}", "Azure ML's tools refuse an input without a path"
+
+
+_OLDER_FORMS = {"code": "local_path", "compute": "target"}
+
+
+def _sweep(data: JsonMapping, folder: str | None) -> Original:
     trial = data.get("trial")
     if not isinstance(trial, Mapping):
         hint = f"adopt the file that it names: `cloudtrain adopt {str(trial or 'TRIAL').removeprefix('file:')}`"
         raise UsageError("the sweep's trial is defined in another file", hint=hint, code="CT981")
-    search_space = _mapping(data.get("search_space"))
-    inputs, command = _mapping(data.get("inputs")), _command(trial)
-    for name, space in search_space.items():
-        command = command.replace(f"${{{{search_space.{name}}}}}", f"${{{{inputs.{name}}}}}")
-        inputs[name] = _first_of(_mapping(space))
-    lost = search_left_out(data)
-    limits = {"timeout": data["limits"]["trial_timeout"]} if "trial_timeout" in _mapping(data.get("limits")) else {}
-    fields = {key: value for key, value in data.items() if key in _KEYS - {"type", "limits"}}
-    job = {**fields, **_mapping(trial), "command": command, "inputs": inputs, **({"limits": limits} if limits else {})}
-    return _original(job, "the trial of a sweep file of Azure ML", folder, lost)
+    whole = _original(
+        {**{key: data[key] for key in data if key in _KEYS - {"type", "limits"}}, **trial}, "", folder, {}
+    )
+    early, limits = mapping(data.get("early_termination")), mapping(data.get("limits"))
+    algorithm = data.get("sampling_algorithm")
+    words = dict(algorithm) if isinstance(algorithm, Mapping) else {"type": algorithm or "random"}
+    search: JsonObject = {
+        "searchSpace": {name: _expression(mapping(item)) for name, item in mapping(data.get("search_space")).items()},
+        "samplingAlgorithm": {"samplingAlgorithmType": str(words.pop("type", "")).capitalize(), **words},
+        "objective": {camel(key): value for key, value in mapping(data.get("objective")).items()},
+        "limits": {
+            camel(key): duration_text(value) if "timeout" in key and isinstance(value, int) else value
+            for key, value in limits.items()
+        },
+    }
+    if early:
+        policy = "".join(map(str.capitalize, str(early.pop("type", "")).split("_")))
+        search["earlyTermination"] = {"policyType": policy, **{camel(key): value for key, value in early.items()}}
+    body = whole.request["properties"] | search
+    return replace(whole, request={"properties": body}, kind="a sweep file of Azure ML")
 
 
-_OF_SEARCH = {
-    "search_space": "a job is one training: give {names} a value under `inputs`",
-    "objective": "a job is one training: `kind: sweep` has `objective`",
-    "sampling_algorithm": "a job is one training: `kind: sweep` has `strategy`",
-    "early_termination": "a job is one training: `kind: sweep` has `stop_early`",
-}
-"""What a sweep has besides its trial, each with the reason why the trial's job lacks it."""
+def _expression(space: JsonMapping) -> list[Any]:
+    """Return a range as the API writes it: its kind, and the list of its arguments."""
+    if "values" in space:
+        return [space.get("type"), [space["values"]]]
+    return [
+        space.get("type"),
+        [space[key] for key in ("mu", "sigma", "upper", "min_value", "max_value", "q") if key in space],
+    ]
 
 
-def search_left_out(data: Mapping[str, Any], spell: Callable[[str], str] = str) -> dict[str, str]:
-    """Map the parts of a sweep that its trial's job lacks to the reasons. `spell` returns a field's name in `data`."""
-    names = ", ".join(_mapping(data.get(spell("search_space"))))
-    lost = {spell(name): reason.format(names=names) for name, reason in _OF_SEARCH.items() if data.get(spell(name))}
-    timeout = spell("trial_timeout")
-    limits = [name for name in _mapping(data.get("limits")) if name not in (timeout, "jobLimitsType")]
-    reason = "a job is one training: `kind: sweep` has `trials`, `parallel` and `max_runtime`"
-    return lost | {f"limits.{name}": reason for name in limits}
-
-
-def _first_of(space: Mapping[str, Any]) -> Any:
-    """The first choice, the lower bound or the mean of a search space; 0 if it has none of them."""
-    values = space.get("values")
-    if isinstance(values, list) and values:
-        return values[0]
-    return space.get("min_value", space.get("mu", 0))
-
-
-def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
-    jobs = _mapping(data.get("jobs"))
-    defaults = _mapping(data.get("settings"))
+def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
+    jobs = mapping(data.get("jobs"))
+    defaults = mapping(data.get("settings"))
     inline = {name: job for name, job in jobs.items() if isinstance(job, Mapping) and "command" in job}
     if not inline:
         elsewhere = [str(job["component"]) for job in jobs.values() if isinstance(job, Mapping) and "component" in job]
@@ -221,28 +236,28 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
         compute = job.get("compute") or data.get("compute") or defaults.get("default_compute")
         step = {key: value for key, value in job.items() if key != "type"}
         step |= {"name": name} | ({"compute": compute} if compute else {})
-        bound = [key for key, value in _mapping(job.get("inputs")).items() if "${{parent." in str(value)]
+        bound = [key for key, value in mapping(job.get("inputs")).items() if "${{parent." in str(value)]
         lost = {f"inputs.{key}": "the pipeline gives this input; write a place or a value" for key in bound} | others
-        inputs = {key: ("FROM-PIPELINE" if key in bound else item) for key, item in _mapping(job.get("inputs")).items()}
+        inputs = {key: ("FROM-PIPELINE" if key in bound else item) for key, item in mapping(job.get("inputs")).items()}
         yield _original(step | {"inputs": inputs}, f"the step {name} of a pipeline file of Azure ML", folder, lost)
 
 
 def why_left_out(step: object) -> str:
-    component = str(_mapping(step).get("component") or _mapping(step).get("componentId") or "")
+    component = str(mapping(step).get("component") or mapping(step).get("componentId") or "")
     if not component:
-        kind = _mapping(step).get("type")
+        kind = mapping(step).get("type")
         what = f"a job of the type `{kind}`" if kind else "the step"
         return f"{what} is not a command job; write a job for it: `cloudtrain init`"
     return f"its command is in `{component.removeprefix('file:')}`; write a job for it: `cloudtrain init`"
 
 
-def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) -> dict[str, Any]:
+def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> JsonObject:
     """Return the body that the SDK sends for a job file. Parts that must be separate files, such as an inline conda
     definition, are added to `files`."""
     code, compute = _place(data.get("code")), data.get("compute")
     if isinstance(compute, str) and not compute.startswith("azureml://"):
         compute = compute.removeprefix("azureml:")
-    limits, identity = _mapping(data.get("limits")), _mapping(data.get("identity"))
+    limits, identity = mapping(data.get("limits")), mapping(data.get("identity"))
     body = {
         "jobType": "Command",
         "displayName": data.get("display_name"),
@@ -252,12 +267,12 @@ def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) 
         "codeId": code,
         "environmentId": _environment(data.get("environment"), code, folder, files),
         "computeId": compute,
-        "distribution": _distribution(_mapping(data.get("distribution"))),
-        "resources": _resources(_mapping(data.get("resources"))),
+        "distribution": _distribution(mapping(data.get("distribution"))),
+        "resources": _resources(mapping(data.get("resources"))),
         "limits": {"jobLimitsType": "Command", "timeout": duration_text(int(limits["timeout"]))}
         if isinstance(limits.get("timeout"), int)
         else None,
-        "queueSettings": _queue(_mapping(data.get("queue_settings"))),
+        "queueSettings": _queue(mapping(data.get("queue_settings"))),
         "identity": {
             "identityType": _IDENTITIES.get(str(identity.get("type", "")).lower(), identity.get("type")),
             "clientId": identity.get("client_id"),
@@ -266,12 +281,12 @@ def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) 
         }
         if identity
         else None,
-        "services": {name: _service(_mapping(item)) for name, item in _mapping(data.get("services")).items()},
-        "inputs": {name: _input(item) for name, item in _mapping(data.get("inputs")).items()},
-        "outputs": {name: _output(_mapping(item)) for name, item in _mapping(data.get("outputs")).items()},
-        "environmentVariables": _mapping(data.get("environment_variables")),
-        "properties": _mapping(data.get("properties")),
-        "tags": {key: _text(value) for key, value in _mapping(data.get("tags")).items()},
+        "services": {name: _service(mapping(item)) for name, item in mapping(data.get("services")).items()},
+        "inputs": {name: _input(item) for name, item in mapping(data.get("inputs")).items()},
+        "outputs": {name: _output(mapping(item)) for name, item in mapping(data.get("outputs")).items()},
+        "environmentVariables": mapping(data.get("environment_variables")),
+        "properties": mapping(data.get("properties")),
+        "tags": {key: _text(value) for key, value in mapping(data.get("tags")).items()},
         "parentJobName": data.get("parent_job_name"),
     }
     return {key: _without_none(value) for key, value in body.items() if value is not None}
@@ -279,10 +294,10 @@ def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) 
 
 def variable_texts(variables: object) -> dict[str, str]:
     """azure-ai-ml 1.35.2 sends numbers and booleans as they are, and a variable of a process is a text."""
-    return {key: item if isinstance(item, str) else json.dumps(item) for key, item in _mapping(variables).items()}
+    return {key: item if isinstance(item, str) else json.dumps(item) for key, item in mapping(variables).items()}
 
 
-def _command(data: Mapping[str, Any]) -> str:
+def _command(data: JsonMapping) -> str:
     return _SINGLE_BRACES.sub(r"${{\1.\2}}", str(data.get("command", "")))
 
 
@@ -297,8 +312,8 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
     if not isinstance(fields, Mapping):
         return fields
     keys = ("asset_name", "asset_version", "description")  # the SDK ignores `name` and `version` in a job file
-    definition: dict[str, Any] = {key: str(fields[key]) for key in keys if fields.get(key) is not None}
-    definition["tags"] = {key: _text(value) for key, value in _mapping(fields.get("tags")).items()}
+    definition: JsonObject = {key: str(fields[key]) for key in keys if fields.get(key) is not None}
+    definition["tags"] = {key: _text(value) for key, value in mapping(fields.get("tags")).items()}
     build = fields.get("build")
     if isinstance(build, Mapping):
         path = _from_code(str(build.get("path", ".")), code, folder)
@@ -320,7 +335,7 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
     return definition
 
 
-def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
+def _environment_file(path: str, folder: str | None) -> JsonObject:
     """Paths become relative to the job file's folder."""
     import yaml
 
@@ -332,7 +347,7 @@ def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
     except (OSError, Unreadable, yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError):
         hint = "create the file at that path, or mend its YAML"
         raise UsageError(f"the environment file `{place}` cannot be read", hint=hint, code="CT981") from None
-    definition, beside = _mapping(data), os.path.dirname(path)  # noqa: PTH120
+    definition, beside = mapping(data), os.path.dirname(path)  # noqa: PTH120
     if isinstance(definition.get("conda_file"), str):
         definition["conda_file"] = os.path.join(beside, definition["conda_file"].removeprefix("file:"))  # noqa: PTH118
     build = definition.get("build")
@@ -361,7 +376,7 @@ def _from_code(path: str, code: object, folder: str | None) -> str:
     return os.path.relpath(os.path.join(folder or ".", path.removeprefix("file:")), start)  # noqa: PTH118
 
 
-def _distribution(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+def _distribution(fields: JsonMapping) -> JsonObject | None:
     if not fields:
         return None
     kind = str(fields.get("type", ""))
@@ -371,7 +386,7 @@ def _distribution(fields: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"distributionType": KINDS.get(kind.lower(), kind), **rest}
 
 
-def _resources(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+def _resources(fields: JsonMapping) -> JsonObject | None:
     if not fields:
         return None
     resources = {camel(key): value for key, value in fields.items() if key != "docker_args"}
@@ -390,7 +405,7 @@ def _resources(fields: Mapping[str, Any]) -> dict[str, Any] | None:
     )
 
 
-def _queue(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+def _queue(fields: JsonMapping) -> JsonObject | None:
     tier, priority = fields.get("job_tier"), fields.get("priority")
     queue = {
         "jobTier": str(tier).capitalize() if tier else None,
@@ -399,12 +414,12 @@ def _queue(fields: Mapping[str, Any]) -> dict[str, Any] | None:
     return queue if fields else None
 
 
-def _service(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _service(fields: JsonMapping) -> JsonObject:
     kind = str(fields.get("type") or fields.get("job_service_type") or "")
     properties = {
         "sshPublicKeys": fields.get("ssh_public_keys"),
         "logDir": fields.get("log_dir"),
-        **_mapping(fields.get("properties")),
+        **mapping(fields.get("properties")),
     }
     return {
         "jobServiceType": SERVICES.get(kind.lower(), kind),
@@ -414,7 +429,7 @@ def _service(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _input(fields: object) -> dict[str, Any]:
+def _input(fields: object) -> JsonObject:
     if not isinstance(fields, Mapping):
         return {"jobInputType": "literal", "value": _text(fields)}
     if "path" not in fields and "value" in fields:
@@ -434,7 +449,7 @@ def _place(path: object) -> object:
     return rest if is_place else path
 
 
-def _output(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _output(fields: JsonMapping) -> JsonObject:
     mode = fields.get("mode")
     return {
         "jobOutputType": str(fields.get("type") or "uri_folder"),
@@ -452,7 +467,7 @@ def _without_none(value: object) -> object:
     return {key: _without_none(item) for key, item in value.items() if item is not None}
 
 
-def _mapping(value: object) -> dict[str, Any]:
+def mapping(value: object) -> JsonObject:
     return dict(value) if isinstance(value, Mapping) else {}
 
 

@@ -15,17 +15,27 @@ from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
+from cloudtrain.targets.azureml.adopt.hook import CODE
 from cloudtrain.targets.azureml.adopt.job_files import (
     not_a_command,
     originals_in_job_file,
-    search_left_out,
     variable_texts,
     why_left_out,
     workspace_in,
 )
+from cloudtrain.targets.azureml.adopt.sweeps import OF_SEARCH, canonical, lifted, start_of_trials, with_search
 from cloudtrain.targets.azureml.compile.job import EVENTS, IDENTITIES, PRIORITIES, RUN_PROPERTY, SERVICES
 from cloudtrain.targets.azureml.compile.places import INPUT_MODES, LOCAL_UPLOAD, OUTPUT_MODES, SCHEMES
-from cloudtrain.targets.azureml.parts import MODELS, UNNAMED, asset_id, camel, compute_id, duration_seconds
+from cloudtrain.targets.azureml.parts import (
+    MODELS,
+    UNNAMED,
+    JsonMapping,
+    JsonObject,
+    asset_id,
+    camel,
+    compute_id,
+    duration_seconds,
+)
 from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
 from cloudtrain.targets.azureml.settings import AzureML, account_of
 from cloudtrain.targets.common.compiling import hyperparameter_text
@@ -40,6 +50,7 @@ _ADDED: Mapping[str, Callable[[str, Any], bool]] = {
     "properties": lambda name, _: name.startswith(
         ("_azureml.", "ContentSnapshotId", "ProcessInfoFile", "ProcessStatus")
     ),
+    "tags": lambda name, _: name.startswith("_aml_system_"),
     "outputs": lambda name, item: name == "default" and "/ExperimentRun/dcid." in str(item),
 }
 """What the service adds to fields of a body: names and values."""
@@ -55,18 +66,18 @@ def originals_in(data: object, folder: str | None) -> list[Original]:
     properties = data.get("properties")
     if isinstance(properties, Mapping) and "jobType" in properties:
         return list(_from_body(data, properties, folder))
-    return originals_in_job_file(data, folder)
+    return [with_search(item) for item in originals_in_job_file(data, folder)]
 
 
-def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
+def _from_body(data: JsonMapping, properties: JsonMapping, folder: str | None) -> Iterator[Original]:
     kind = str(properties["jobType"]).lower()
     identity = str(data.get("id", ""))
     name = str(data.get("name") or identity.rpartition("/")[2] or "")
     settings = workspace_in(data)
     is_answer = "id" in data or "status" in properties or "systemData" in data
     words = "what the service says of a command job" if is_answer else "the body of a command job"
-    if kind == "command":
-        body = {key: value for key, value in properties.items() if key not in _READ_ONLY}
+    if kind in ("command", "sweep"):
+        body = {key: value for key, value in lifted(properties).items() if key not in _READ_ONLY}
         body |= {key: variable_texts(body[key]) for key in ("environmentVariables",) if body.get(key)}
         if is_answer:
             body |= {
@@ -74,37 +85,15 @@ def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: s
                 for field, is_added in _ADDED.items()
                 if isinstance(body.get(field), Mapping)
             }
-        yield Original("azureml", {"properties": body}, name, words, settings, folder=folder)
-    elif kind == "sweep":
-        yield _trial(properties, name, settings, folder)
+        words = words if kind == "command" else "the body of a sweep"
+        yield with_search(Original("azureml", {"properties": body}, name, words, settings, folder=folder))
     elif kind == "pipeline":
         yield from _steps(properties, name, settings, folder)
     else:
         raise not_a_command(kind)
 
 
-def _trial(properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None) -> Original:
-    """Return a sweep's trial as a command job; the parameters that the sweep searches become inputs."""
-    trial = properties.get("trial") or {}
-    keys = ("inputs", "outputs", "computeId", "experimentName", "displayName", "description", "tags", "identity")
-    body = {"jobType": "Command", **{key: properties[key] for key in keys if key in properties}, **trial}
-    parameters = sorted(properties.get("searchSpace") or {})
-    inputs = dict(body.get("inputs") or {})
-    command = str(trial.get("command", ""))
-    for parameter in parameters:
-        command = command.replace(f"${{{{search_space.{parameter}}}}}", f"${{{{inputs.{parameter}}}}}")
-        inputs[parameter] = {"jobInputType": "literal", "value": "0"}
-    body |= {"command": command, "inputs": inputs}
-    timeout = (properties.get("limits") or {}).get("trialTimeout")
-    if timeout is not None:
-        body["limits"] = {"jobLimitsType": "Command", "timeout": timeout}
-    lost = search_left_out(properties, camel)
-    return Original("azureml", {"properties": body}, name, "the trial of a sweep", settings, folder=folder, lost=lost)
-
-
-def _steps(
-    properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None
-) -> Iterator[Original]:
+def _steps(properties: JsonMapping, name: str, settings: JsonMapping, folder: str | None) -> Iterator[Original]:
     jobs = properties.get("jobs") or {}
     inline = {step: job for step, job in jobs.items() if isinstance(job, Mapping) and "command" in job}
     lost = {f"jobs.{step}": why_left_out(job) for step, job in jobs.items() if step not in inline}
@@ -138,7 +127,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     name = job_name_from(str(title))
     if original.name and name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
-    job: dict[str, Any] = {"name": name}
+    job: JsonObject = {"name": name}
     if properties.get("description") is not None:
         job["description"] = properties["description"]
     job["source_dir"] = _source(original, properties.get("codeId"), comments)
@@ -155,6 +144,20 @@ def drafts_of(original: Original) -> Iterator[Draft]:
         "tags": {key: value for key, value in _mapping(properties.get("tags")).items() if isinstance(value, str)},
     }
     job |= {key: value for key, value in optional.items() if value or (key == "spot" and value is not None)}
+    if original.search is not None:
+        searched = original.search.fields["search"]
+        start = start_of_trials(str(original.request["sweep"].get("command")), searched)
+        inputs = {key: item for key, item in job.pop("inputs", {}).items() if key not in searched}
+        own = {key: _parse(text) for key, text in start.pop("hyperparameters", {}).items()}
+        job = {
+            "name": name,
+            "source_dir": job.pop("source_dir"),
+            **start,
+            "hyperparameters": own,
+            **job,
+            "inputs": inputs,
+        }
+        job = {key: value for key, value in job.items() if key != "command" and (value != {} or key == "spot")}
     yield Draft(job, _settings(original, body), comments)
 
 
@@ -162,8 +165,8 @@ def _source(original: Original, code: object, comments: dict[ValuePath, str]) ->
     """None if the body has no `codeId` (`code`). If its folder is unknown, return `.` and add to `comments`."""
     if code is None:
         return None
-    if original.code is not None:
-        return "code"
+    if original.code is not None or original.source is not None:
+        return original.source or "code"
     text = str(code)
     if is_local(text):
         return text.removeprefix("file://")
@@ -178,7 +181,7 @@ def is_local(place: str) -> bool:
     return not place.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+", "run:"))
 
 
-def _distribution(body: Body, comments: dict[ValuePath, str]) -> dict[str, Any]:
+def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
     if body.kind in ("PyTorch", "Mpi"):
         if body.distribution.get("processCountPerInstance") is None:
             comments[("distribution",)] = (
@@ -197,7 +200,7 @@ def _distribution(body: Body, comments: dict[ValuePath, str]) -> dict[str, Any]:
     return {}
 
 
-def _resources(body: Body) -> dict[str, Any]:
+def _resources(body: Body) -> JsonObject:
     resources = body.mapping("resources")
     fields = {
         "instance_count": resources.get("instanceCount"),
@@ -207,7 +210,7 @@ def _resources(body: Body) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _environment(environment: object) -> dict[str, Any]:
+def _environment(environment: object) -> JsonObject:
     """Return the job's `environment`: a registered one, or a definition."""
     if isinstance(environment, Mapping):
         words = {name: environment[name] for name in ENVIRONMENT_WORDS if environment.get(name)}
@@ -223,7 +226,7 @@ def _environment(environment: object) -> dict[str, Any]:
     return {"azureml": text} if text else {}
 
 
-def _input(item: Mapping[str, Any]) -> dict[str, Any]:
+def _input(item: JsonMapping) -> JsonObject:
     kind = item.get("jobInputType", "uri_folder")
     if kind == "literal":
         return {"value": _parse(item.get("value"))}
@@ -263,7 +266,7 @@ def _number(text: str, kind: type[int] | type[float]) -> int | float | None:
     return value if isfinite(value) else None
 
 
-def _output(item: Mapping[str, Any]) -> dict[str, Any]:
+def _output(item: JsonMapping) -> JsonObject:
     kind = item.get("jobOutputType", "uri_folder")
     fields = {
         "azureml": item.get("uri"),
@@ -275,7 +278,7 @@ def _output(item: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _settings(original: Original, body: Body) -> dict[str, Any]:
+def _settings(original: Original, body: Body) -> JsonObject:
     resources, identity = body.mapping("resources"), body.mapping("identity")
     notifications, tier = body.mapping("notificationSetting"), body.tier.lower()
     settings = {
@@ -307,7 +310,7 @@ def _compute(compute: object, original: Original) -> str | None:
     return name if name and head.endswith(f"/workspaces/{original.settings.get('workspace')}") else text
 
 
-def _service(service: Mapping[str, Any]) -> dict[str, Any]:
+def _service(service: JsonMapping) -> JsonObject:
     kind, properties = str(service.get("jobServiceType")), _mapping(service.get("properties"))
     fields = {
         "type": _SERVICES.get(kind, kind),
@@ -318,7 +321,7 @@ def _service(service: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _mapping(value: object) -> dict[str, Any]:
+def _mapping(value: object) -> JsonObject:
     return {key: item for key, item in value.items() if key != RUN_PROPERTY} if isinstance(value, Mapping) else {}
 
 
@@ -344,12 +347,15 @@ class AzureMLAdopter:
         return draft_context(original.name or _NOBODY, account, conda=conda, build=build)
 
     def comparable(
-        self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
+        self, request: JsonMapping, original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
         """Short ids become the full ids that the SDK sends. The property that marks cloudtrain's runs is left out, and
         a fixed text replaces the code's id."""
-        body: dict[str, Any] = json.loads(json.dumps(request["properties"]))
+        body: JsonObject = json.loads(json.dumps(request["properties"]))
         changes = [("name", "every run gets a name of its own")]
+        if original.search is not None:
+            body = canonical(request.get("sweep") or lifted(body))
+            changes.append(("command", "cloudtrain sorts the options, and a variable asks for the metrics"))
         properties = body.get("properties") or {}
         properties.pop(RUN_PROPERTY, None)
         if plan is not None:
@@ -374,9 +380,9 @@ class AzureMLAdopter:
                 item["uri"] = asset_id(workspace, uri, kind) or uri
         if (body.get("queueSettings") or {}).get("jobTier") == "Null":  # the service's word for a body without a tier
             del body["queueSettings"]["jobTier"]
-        timeout = (body.get("limits") or {}).get("timeout")
-        if timeout is not None and duration_seconds(timeout) is not None:
-            body["limits"] = {**body["limits"], "timeout": f"PT{duration_seconds(timeout)}S"}
+        for key, value in (body.get("limits") or {}).items():
+            if key.lower().endswith("timeout") and value is not None and duration_seconds(value) is not None:
+                body["limits"] = {**body["limits"], key: f"PT{duration_seconds(value)}S"}
         return Comparable({"properties": _without_empty(body)}, tuple(changes))
 
     def _environment(
@@ -400,10 +406,12 @@ class AzureMLAdopter:
         text = str(environment or "")
         return asset_id(context.account.workspace_id, text, "environments") or text
 
-    def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def overrides(self, ours: JsonMapping, theirs: JsonMapping) -> JsonObject:
         """The code's id, and an environment that is not registered yet, are left out."""
         target = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs["properties"]
         overrides = overrides_between(ours["properties"], target)
+        for name in ("limits", *OF_SEARCH) if "searchSpace" in target else ():
+            overrides.pop(name, None)
         if isinstance(overrides.get("environmentId"), Mapping):
             del overrides["environmentId"]
         if overrides.get("codeId") == _CODE:
@@ -416,19 +424,24 @@ class AzureMLAdopter:
     def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         yield from ()  # jobs name their workspace themselves
 
-    def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], None]:
+    def captured(self, record: JsonMapping, uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
         workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
         originals = originals_in(record.get("job"), None)
-        return [replace(item, settings={**workspace, **item.settings}) for item in originals], None
+        places = [str(item.request["properties"].get("codeId") or "") or None for item in originals]
+        jobs = [
+            replace(item, settings={**workspace, **item.settings}, source=place if place and is_local(place) else None)
+            for item, place in zip(originals, places, strict=True)
+        ]
+        return jobs, uploads.get(CODE)
 
     def reason(self, path: ValuePath) -> str:
         field = str(path[1]) if len(path) > 1 else ""
         return _REASONS.get(field, "a job has no field for this")
 
 
-def _definition(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _definition(fields: JsonMapping) -> JsonObject:
     """Return an environment's definition, with the parsed content of its conda file instead of the file's text."""
-    definition: dict[str, Any] = {key: fields[key] for key in ("image", *ENVIRONMENT_WORDS) if fields.get(key)}
+    definition: JsonObject = {key: fields[key] for key in ("image", *ENVIRONMENT_WORDS) if fields.get(key)}
     if fields.get("condaFile"):
         import yaml
 
@@ -452,7 +465,6 @@ _MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
 
 _WHY_ENVIRONMENT = "cloudtrain names the environment by a hash of its definition; the SDK uses another hash"
 
-_REASONS = {
-    "environmentId": "the environment has no version or definition that a job can contain",
-    "searchSpace": "a job is one training",
-}
+_REASONS = {"environmentId": "the environment has no version or definition that a job can contain"} | dict.fromkeys(
+    OF_SEARCH, "a sweep has no field for it"
+)

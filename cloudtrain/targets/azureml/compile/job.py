@@ -36,7 +36,7 @@ from cloudtrain.targets.azureml.parts import (
 )
 from cloudtrain.targets.azureml.reading import OVERRIDES, Body, distribution_in, machines_in
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, Service
-from cloudtrain.targets.common.compiling import Problems
+from cloudtrain.targets.common.compiling import Problems, hyperparameter_text
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
@@ -356,7 +356,7 @@ def _compile(job: TrainingJob, target: AzureML, context: CompileContext, problem
     """Collect all problems before any is raised."""
     parts = parts_of(job, target, context, problems)
     body = request_of(parts, problems)
-    request = problems.value(lambda: overridden(body, overrides_of(job, "azureml")), None)
+    request = problems.value(lambda: overridden(body, overrides_of(job, "azureml"), job.hyperparameters), None)
     # If the overrides break the body, the rules check the body without them.
     plan = _plan(parts, body if request is None else request)
     problems.refuse(plan)
@@ -393,9 +393,15 @@ def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problem
     return Parts(job, target, context, machines or placeholders, distribution, environment)
 
 
-def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the user's overrides into the body's `properties`."""
+def overridden(
+    request: Mapping[str, Any], overrides: Mapping[str, Any], hyperparameters: Mapping[str, object]
+) -> dict[str, Any]:
+    """Merge the user's overrides into the body's `properties`. A command there may name the values of a sweep, which a
+    trial has among its `hyperparameters`."""
     properties = merged(request["properties"], overrides)
+    for name, value in hyperparameters.items() if isinstance(overrides.get("command"), str) else ():
+        mark = f"${{{{search_space.{name}}}}}"
+        properties["command"] = properties["command"].replace(mark, hyperparameter_text(value))
     problems = [
         Problem(
             (OVERRIDES, name), f"`{name}` must stay {word} in the body", "leave it out of the overrides", code="CT035"
