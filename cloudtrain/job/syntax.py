@@ -251,10 +251,11 @@ class _NotCertain(Exception):
 
 class Options(NamedTuple):
     """The names of a script's options, without dashes. argparse takes beginnings of them, `runtime.arguments` does not,
-    but takes `-` for `_`."""
+    but takes `-` for `_`. `required` has the names of each option that argparse requires."""
 
     names: frozenset[str]
     of_argparse: bool
+    required: tuple[tuple[str, ...], ...] = ()
 
     def accept(self, name: str) -> bool:
         folded = name.replace("-", "_")
@@ -273,7 +274,7 @@ def options_of_script(text: str) -> Options | None:
         nodes = list(ast.walk(tree))
         _require_plain(nodes)
         own = _fields(tree, nodes)
-        return Options(own, False) if own else Options(frozenset(_read(tree, nodes)), True)
+        return Options(own, False) if own else _read(tree, nodes)
     except (_NotCertain, SyntaxError, RecursionError):
         return None
 
@@ -291,13 +292,13 @@ def _fields(tree: ast.Module, nodes: list[ast.AST]) -> frozenset[str]:
     return frozenset(ast.unparse(line.target) for line in classes[0].body if isinstance(line, ast.AnnAssign))
 
 
-def _read(tree: ast.Module, nodes: list[ast.AST]) -> set[str]:
+def _read(tree: ast.Module, nodes: list[ast.AST]) -> Options:
     names = _imported(nodes)
     parsers = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in names]
     if len(parsers) != 1 or not {word.arg for word in parsers[0].keywords} <= _TEXTS_OF_HELP:
         raise _NotCertain
     holders = {_holder(parsers[0], nodes)}
-    options = {"help", "h"}
+    options, required = {"help", "h"}, list[tuple[str, ...]]()
     while True:  # a group of options is filled like the parser
         calls = list(_calls_of(holders, nodes))
         groups = {_holder(call, nodes) for name, call in calls if name in _FILLS - {"add_argument"}}
@@ -306,11 +307,14 @@ def _read(tree: ast.Module, nodes: list[ast.AST]) -> set[str]:
         holders |= groups
     for name, call in calls:
         if name == "add_argument":
-            options.update(_names(call))
+            own = tuple(_names(call))
+            options.update(own)
+            if own and any(word.arg == "required" and ast.unparse(word.value) == "True" for word in call.keywords):
+                required.append(own)
     reads = [call for name, call in calls if name == _READS]
     if len(reads) != 1 or reads[0].args or reads[0].keywords or not _is_reached(reads[0], tree, nodes):
         raise _NotCertain
-    return options
+    return Options(frozenset(options), True, tuple(required))
 
 
 def _require_plain(nodes: list[ast.AST]) -> None:

@@ -156,15 +156,16 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
 
 @rule("CT209", Level.ERROR)
 def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
-    """The script does not accept a hyperparameter.
+    """The script does not accept a hyperparameter, or requires one that the job does not have.
 
     Hyperparameters reach the script as `--name value`. The script reads its options with `argparse.ArgumentParser` or
-    `runtime.arguments`, which exit with an error at an unknown option. The rule checks only scripts that name all
+    `runtime.arguments`, which exit with an error at an unknown option, and without a required one. The rule checks only scripts that name all
     options in their own text and call `parse_args()`, or `runtime.arguments` with a dataclass of the same file.
     """
     script, own = subject.script, subject.job.hyperparameters
-    names = (read_hyperparameters(subject.job.arguments) or {}) | own
-    entry = next((entry for entry in subject.tree.entries if entry.path == script), None) if script and names else None
+    typed = read_hyperparameters(subject.job.arguments)
+    names = (typed or {}) | own
+    entry = next((entry for entry in subject.tree.entries if entry.path == script), None) if script else None
     if entry is None or not entry.path.endswith(".py"):
         return
     try:
@@ -183,6 +184,10 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
             hint = did_you_mean(name, candidates) or "remove it"
             place = ("hyperparameters", name) if name in own else ("arguments",)
             yield Fault(f"`{name}` is not an option of `{script}`", hint, place)
+    for option in options.required if typed is not None else ():
+        if not any(known.startswith(name) for known in option for name in names):
+            hint = f"add it to the job: `--set hyperparameters.{option[0]}=VALUE`"
+            yield Fault(f"`{script}` requires the option `--{option[0]}`, and the job has no value for it", hint)
 
 
 @rule("CT210", Level.ERROR)

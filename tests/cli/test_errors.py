@@ -119,6 +119,35 @@ def test_an_option_that_argparse_would_refuse_is_an_error(cli: Cli, job: str, cl
     assert cli("plan", job, "--ignore", "CT209").code == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "is_error"),
+    [((), True), (("--lr", "1"), True), (("--data", "x"), False), (("--da=x",), False), (("-d", "x"), False)],
+)
+def test_a_required_option_is_asked_for_before_the_job_starts(
+    cli: Cli, clean_environment: Path, given: tuple[str, ...], is_error: bool
+) -> None:
+    """argparse would end the script on a machine that is paid for. A search space and a `--set` give values too."""
+    script = (
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--data', '-d', required=True)\n"
+        "parser.add_argument('--lr')\nparser.parse_args()\n"
+    )
+    (clean_environment / "train.py").write_text(script)
+    result = cli("check", "train.py", *given)
+    assert (result.code, "requires the option `--data`" in result.out) == ((2, True) if is_error else (0, False))
+    sweep = {
+        "kind": "sweep",
+        "name": "s",
+        "trials": 2,
+        "objective": {"maximize": "a"},
+        "search": {"data": {"choice": ["x", "y"]}},
+    }
+    text = json.dumps({**sweep, "job": {"name": "j", "entry_point": "train.py", "metrics": {"a": "a=([0-9]+)"}}})
+    (clean_environment / "sweep.json").write_text(text)
+    assert cli("check", "sweep.json").code == 0
+    if is_error:
+        assert cli("check", "train.py", *given, "--set", "hyperparameters.data=x").code == 0
+
+
 def test_files_with_credentials_that_stay_here_are_named(cli: Cli, job: str, clean_environment: Path) -> None:
     """The plan has one line, because the script may want to read them; what the user left out needs no mention."""
     said = "files that may hold credentials are not in the bundle"
