@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from cloudtrain.job.processing import AnyJob
+    from cloudtrain.lifecycle.environment import Installation
     from cloudtrain.lifecycle.inputs import Awaited
     from cloudtrain.lifecycle.records import Label
     from cloudtrain.plans.states import RunRef
@@ -78,22 +79,23 @@ def prepare(
     awaited: tuple[Awaited, ...] = ()
     after: tuple[str, ...] = ()
     try:
-        if any(is_run_input(item.of(name)) for item in job.inputs.values()):
-            from cloudtrain.lifecycle.inputs import resolve_run_inputs
+        reads_runs = any(is_run_input(item.of(name)) for item in job.inputs.values())
+        if reads_runs or job.environment.secrets:
+            from cloudtrain.lifecycle.inputs import resolve_run_inputs, with_secret_places
 
-            job, notes, awaited, after = resolve_run_inputs(job, name, here)
+            if reads_runs:
+                job, notes, awaited, after = resolve_run_inputs(job, name, here)
+            if job.environment.secrets:
+                job, missing = with_secret_places(job, where.target, where.settings.emulated_target, here.environ)
+                notes = (*notes, *missing)
         job = job if _sent_target(where).facts.keeps_literals else without_literals(job)
-        if job.environment.secrets:
-            from cloudtrain.lifecycle.inputs import with_secret_places
-
-            job, missing = with_secret_places(job, where.target, where.settings.emulated_target, here.environ)
-            notes = (*notes, *missing)
     except JobError as error:
         raise _located(error.problems, place_of) from None
-    account = where.account
+    account, is_new = where.account, tree is None
     if tree is None:
         job, tree, more = _code_of(job, here)
         notes = (*more, *notes)
+    job, tree, installation, refusal = _with_requirements(job, tree, where, is_new=is_new)
     job, uploads, more = _place_data(job, where, place_of)
     context = CompileContext(
         NAMELESS,
@@ -105,11 +107,27 @@ def prepare(
         after=after,
     )
     notes = (*notes, *more)
-    ready = Ready(job, original, where, context, tree, tuple(ignore), place_of, notes, awaited, uploads)
+    ready = Ready(job, original, where, context, tree, tuple(ignore), place_of, notes, awaited, uploads, installation)
     try:
+        if refusal is not None:
+            raise refusal
         return replace(ready, context=context._replace(conda=_conda_text(job, tree)))
     except JobError as error:
         raise ready.with_findings(error) from None
+
+
+def _with_requirements(
+    job: AnyJob, tree: Tree, where: Where, *, is_new: bool
+) -> tuple[AnyJob, Tree, Installation | None, JobError | None]:
+    """Return the job and its bundle with the list of packages that it installs, or the error that stops it."""
+    if job.environment.requirements is None:
+        return job, tree, None, None
+    from cloudtrain.lifecycle.environment import with_requirements
+
+    try:
+        return (*with_requirements(job, tree, where, is_new=is_new), None)
+    except JobError as error:
+        return job, tree, None, error
 
 
 def _sent_target(where: Where) -> Target:
@@ -214,6 +232,7 @@ class Ready:
         notes: notes from the preparation for the reader of the plan.
         awaited: earlier runs that the job reads from and that had not ended when they were last seen.
         uploads: data on this machine that the job reads.
+        installation: the packages that the job installs.
     """
 
     work: AnyJob
@@ -226,6 +245,7 @@ class Ready:
     notes: tuple[str, ...] = ()
     awaited: tuple[Awaited, ...] = ()
     uploads: tuple[Upload, ...] = ()
+    installation: Installation | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return what the plans of this and of similar jobs depend on besides the job, as JSON data."""
@@ -369,7 +389,8 @@ class Ready:
         except JobError as error:
             raise self.with_findings(error) from None
         uploads = (*plan.uploads, *self.uploads)
-        return replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files, uploads=uploads)
+        plan = replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files, uploads=uploads)
+        return plan if self.installation is None else self.installation.add_to(plan)
 
     @property
     def _settings_files(self) -> tuple[str, ...]:

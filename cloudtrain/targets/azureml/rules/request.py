@@ -233,7 +233,7 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
             ("metrics",),
         ),
         (
-            environment.python is not None and environment.framework is not None,
+            bool(environment.python and environment.framework and not environment.requirements),
             f"the curated environment has its own Python, so `python: {environment.python}` has no effect",
             "name an environment with `azureml`, or an `image`, to choose the version",
             ("environment", "python"),
