@@ -31,10 +31,11 @@ _NAMED = 3
 
 
 class Installation(NamedTuple):
-    """What a job installs, and what its machine has before."""
+    """What a job installs, and what its machine has before. `is_named` says whether the job names the file."""
 
     requirements: Requirements
     contents: Contents
+    is_named: bool
 
     @property
     def replaced(self) -> list[tuple[str, str, str]]:
@@ -65,7 +66,7 @@ class Installation(NamedTuple):
         wanted, replaced = self.requirements, self.replaced
         count = len(wanted.packages)
         line = f"{count} package{'' if count == 1 else 's'} from `{wanted.file}`"
-        lines = [line]
+        lines = [line if self.is_named else f"{line}, found in the code"]
         if wanted.form != "pip":
             lines[0] += f" ({wanted.digest[:12]}, Python {self.contents.python})"
             owner = "the image" if self.contents.is_image else "this Python"
@@ -101,17 +102,34 @@ class Installation(NamedTuple):
         }
 
 
+class Unusable(NamedTuple):
+    """A file beside a job that does not name it, and why the job does not install its packages."""
+
+    file: str
+    problem: Problem
+
+    def add_to(self, plan: Plan) -> Plan:
+        """Return the plan with a note."""
+        note = f"`{self.file}` is not installed, because {self.problem.message}: {self.problem.hint}"
+        return replace(plan, notes=(*plan.notes, f"{note}; `requirements: none` says that it need not be"))
+
+
+def unusable(file: str, error: JobError) -> Unusable:
+    return Unusable(file, error.problems[0])
+
+
 def _notable(replaced: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Return the packages whose first number changes before the others, because these break most."""
     return sorted(replaced, key=lambda item: (item[1].partition(".")[0] == item[2].partition(".")[0], item[0]))
 
 
 def with_requirements(
-    job: AnyJob, tree: Tree, where: Where, *, is_new: bool = True
+    job: AnyJob, tree: Tree, where: Where, *, is_named: bool = True, is_new: bool = True
 ) -> tuple[AnyJob, Tree, Installation | None]:
     """Read the job's requirements. Return the job and its bundle, with a generated list if the file is not one of pip.
 
     Args:
+        is_named: whether the user named the file.
         is_new: whether the code was read from the source folder. The code of an earlier run already has its list.
 
     Raises:
@@ -139,7 +157,7 @@ def with_requirements(
         if folder.startswith(".."):
             hint = "set `source_dir` to a folder that holds it"
             raise unfit(f"`{name}` comes from a folder outside the source folder: `{folder}`", hint)
-    installation = Installation(wanted, contents)
+    installation = Installation(wanted, contents, is_named)
     if wanted.form == "pip":
         return job, tree, installation
     name = _LIST if written == _LIST or tree.read_text(_LIST) is None else _OTHER_LIST

@@ -38,10 +38,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from cloudtrain.job.processing import AnyJob
-    from cloudtrain.lifecycle.environment import Installation
+    from cloudtrain.lifecycle.environment import Installation, Unusable
     from cloudtrain.lifecycle.inputs import Awaited
     from cloudtrain.lifecycle.records import Label
     from cloudtrain.plans.states import RunRef
+
+NOTHING = "none"
+"""The value of `environment.requirements` with which a job installs nothing, whatever is in its folder."""
 
 PlaceOf = Callable[[tuple[str | int, ...]], str | None]
 """Maps the path of a value in the job to its position in the job's file."""
@@ -118,16 +121,39 @@ def prepare(
 
 def _with_requirements(
     job: AnyJob, tree: Tree, where: Where, *, is_new: bool
-) -> tuple[AnyJob, Tree, Installation | None, JobError | None]:
+) -> tuple[AnyJob, Tree, Installation | Unusable | None, JobError | None]:
     """Return the job and its bundle with the list of packages that it installs, or the error that stops it."""
-    if job.environment.requirements is None:
+    named = job.environment.requirements
+    if named == NOTHING:
+        return _requiring(job, None), tree, None, None
+    file = _requirements_beside(job, tree, where) if named is None else named
+    if file is None:
         return job, tree, None, None
-    from cloudtrain.lifecycle.environment import with_requirements
+    from cloudtrain.lifecycle.environment import unusable, with_requirements
 
     try:
-        return (*with_requirements(job, tree, where, is_new=is_new), None)
+        return (*with_requirements(_requiring(job, file), tree, where, is_named=named is not None, is_new=is_new), None)
     except JobError as error:
-        return job, tree, None, error
+        return (job, tree, None, error) if named is not None else (job, tree, unusable(file, error), None)
+
+
+def _requiring(job: AnyJob, file: str | None) -> AnyJob:
+    return job.model_copy(update={"environment": job.environment.model_copy(update={"requirements": file})})
+
+
+def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
+    """Return the file of the code that says what a job installs which names none: the script itself, if it has a block
+    of dependencies (PEP 723), or else `uv.lock` with its project, or else `requirements.txt`, in the top folder. A job
+    with an environment of its own has its packages there."""
+    own = job.environment
+    if own.image or own.conda_file or own.build or own.of(_sent_target(where).name) or job.entry_point is None:
+        return None
+    if "\n# /// script" in f"\n{tree.read_text(os.path.normpath(job.entry_point)) or ''}":
+        return os.path.normpath(job.entry_point)
+    names = {entry.path for entry in tree.entries if "/" not in entry.path}
+    if {"pyproject.toml", "uv.lock"} <= names:
+        return "uv.lock"
+    return "requirements.txt" if "requirements.txt" in names else None
 
 
 def _sent_target(where: Where) -> Target:
@@ -232,7 +258,7 @@ class Ready:
         notes: notes from the preparation for the reader of the plan.
         awaited: earlier runs that the job reads from and that had not ended when they were last seen.
         uploads: data on this machine that the job reads.
-        installation: the packages that the job installs.
+        installation: the packages that the job installs, or why it does not install those of a file beside it.
     """
 
     work: AnyJob
@@ -245,7 +271,7 @@ class Ready:
     notes: tuple[str, ...] = ()
     awaited: tuple[Awaited, ...] = ()
     uploads: tuple[Upload, ...] = ()
-    installation: Installation | None = None
+    installation: Installation | Unusable | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return what the plans of this and of similar jobs depend on besides the job, as JSON data."""

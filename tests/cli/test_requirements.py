@@ -306,3 +306,46 @@ def test_groups_extras_and_members(cli: Cli, folder: Path) -> None:
 
 
 TQDM, NUMPY = package("tqdm", "4.67.1"), package("numpy", "2.5.5")
+
+
+PYTORCH = IMAGE
+BESIDE: dict[str, tuple[dict[str, str], str]] = {
+    "requirements.txt": (
+        {"requirements__txt": "numpy==2.5.5\n"},
+        "1 package from `requirements.txt`, found in the code",
+    ),
+    "uv.lock": (
+        {"uv__lock": LOCK, "pyproject__toml": OWN, "requirements__txt": "x\n"},
+        "2 packages from `uv.lock`, found in",
+    ),
+    "a block": ({"uv__lock": LOCK, "pyproject__toml": OWN, "train__py": SCRIPT}, "1 package from `train.py`, found in"),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_what_lies_beside_the_script_is_installed(cli: Cli, folder: Path, case: str) -> None:
+    """A job that names nothing installs it, and the plan says so; `none` says no."""
+    files, line = BESIDE[case]
+    project(folder, PYTORCH, **files)
+    assert plan(cli)["summary"]["requirements"].startswith(line)  # type: ignore[index]
+    project(folder, f"{PYTORCH}, requirements: none", **files)
+    assert "requirements" not in plan(cli)["summary"]  # type: ignore[operator]
+
+
+def test_a_file_that_nobody_named_stops_nothing(cli: Cli, folder: Path) -> None:
+    """A lock that does not fit is a notice, and an own image has its packages."""
+    project(folder, PYTORCH, uv__lock=LOCK, pyproject__toml=STALE)
+    found = plan(cli)
+    assert "requirements" not in found["summary"]  # type: ignore[operator]
+    assert any("`uv.lock` is not installed, because `uv.lock` does not match" in note for note in found["notes"])  # type: ignore[attr-defined]
+    project(folder, "image: {sagemaker: ghcr.io/me/train:1}")
+    assert "requirements" not in plan(cli)["summary"]  # type: ignore[operator]
+
+
+def test_a_script_alone_is_run_with_what_lies_beside_it(cli: Cli, folder: Path) -> None:
+    """`submit train.py` too; a package that this interpreter has needs no installation."""
+    write(folder, {"train.py": "import pydantic\nprint('trained')\n", "requirements.txt": "pydantic\n"})
+    planned = cli("plan", "train.py")
+    assert "1 package from `requirements.txt`, found in the code" in " ".join(planned.out.split())
+    assert "LO207" not in planned.out
+    assert cli("submit", "train.py", "--wait").code == 0
