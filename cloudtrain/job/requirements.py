@@ -204,6 +204,11 @@ _NO_NAME = re.compile(r"[-.~/$]|\w+:|[^\s;@]*(?:[/\\$]|\.(?:whl|zip|tar\.gz|tgz|
 """Options, paths, archives and addresses."""
 
 
+_CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)\s*([^\s,;]+)")
+_VERSION = re.compile(r"v?([0-9]+(?:\.[0-9]+)*)(\.\*)?(.*)")
+_COMPARISON = re.compile(r"([a-z_]+)\s*(==|!=|>=|<=|>|<)\s*['\"]([^'\"]*)['\"]")
+
+
 class PipLine(NamedTuple):
     """A line of a requirements file, such as `numpy >=1.26,<3 ; python_version < '3.13'`."""
 
@@ -215,6 +220,52 @@ class PipLine(NamedTuple):
     def __str__(self) -> str:
         return f"{self.name}{self.versions}"
 
+    def is_met_by(self, version: str | None) -> bool:
+        """Return whether a package of this version is enough; None if it is not installed."""
+        return _is_met(self.versions, version)
+
+    def applies(self, machine: Mapping[str, str]) -> bool:
+        """Return whether the environment marker applies; an empty marker does. Markers that combine `and` with `or`, or
+        that this function cannot read, count as not applying."""
+        parts = re.split(r"\s+(and|or)\s+", self.marker) if self.marker else []
+        words = {*parts[1::2]}
+        results = []
+        for text in parts[::2]:
+            match = _COMPARISON.fullmatch(text.strip())
+            if match is None or match[1] not in machine or len(words) > 1:
+                return False
+            value = machine[match[1]]
+            if match[2] in ("==", "!="):
+                results.append((value == match[3]) == (match[2] == "=="))
+            else:
+                results.append(_is_met(match[2] + match[3], value))
+        return any(results) if words == {"or"} else all(results)
+
+
+def _is_met(versions: str, version: str | None) -> bool:
+    return version is not None and all(
+        _clause_is_met(match[1], match[2], version) for match in _CLAUSE.finditer(versions)
+    )
+
+
+def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
+    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers
+    are compared. If a suffix such as `rc1` would decide, the clause counts as met."""
+    have, want = _VERSION.fullmatch(installed_version.partition("+")[0]), _VERSION.fullmatch(version.partition("+")[0])
+    if operator == "===" or have is None or want is None:
+        return True
+    here, there = [int(part) for part in have[1].split(".")], [int(part) for part in want[1].split(".")]
+    if want[2]:  # ==1.2.*
+        return (here[: len(there)] == there) == (operator == "==")
+    if operator == "~=":
+        return here >= there and here[: len(there) - 1] == there[:-1]
+    length = max(len(here), len(there))
+    here, there = (part + [0] * (length - len(part)) for part in (here, there))
+    if here == there and (have[3] or want[3]):
+        return True
+    order = (here > there) - (here < there)
+    return order in {"==": (0,), "!=": (-1, 1), ">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}[operator]
+
 
 def pip_lines(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[PipLine]:
     """Yield the requirements of `file` and of the files that it includes, nested up to `deepest` levels. `read`
@@ -222,7 +273,7 @@ def pip_lines(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[PipLine
     for _, line, included in _lines_of(file, read):
         if included is not None:
             yield from pip_lines(included, read, deepest - 1) if deepest else ()
-        elif (package := _package_in(line)) is not None:
+        elif (package := package_in(line)) is not None:
             yield package
 
 
@@ -240,12 +291,13 @@ def _lines_of(file: str, read: Read) -> Iterator[tuple[int, str, str | None]]:
             yield number, line, posixpath.normpath(posixpath.join(folder, option[1])) if option else None
 
 
-def _package_in(line: str) -> PipLine | None:
+def package_in(line: str) -> PipLine | None:
+    """Return the requirement in a line; None if it is an option, an address or a path."""
     text, _, marker = re.sub(r"\s--?\w.*", "", line).partition(";")
     match = _NAME.fullmatch(text.strip())
     versions = match[2].strip().removeprefix("(").removesuffix(")") if match else ""
     if match is None or versions[:1] not in ("", "@", *"=<>!~") or re.match(r"=[^=]", versions):
-        return None  # an option, an address or a path
+        return None
     hashes = tuple(re.findall(r"--hash[=\s]+(\S+)", line))
     return PipLine(match[1], "" if versions.startswith("@") else versions.replace(" ", ""), marker.strip(), hashes)
 
@@ -255,7 +307,7 @@ def _pip_packages(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[Pac
     for number, line, included in _lines_of(file, read):
         if included is not None:
             yield from _pip_packages(included, read, deepest - 1) if deepest else ()
-        elif (package := _package_in(line)) is not None:
+        elif (package := package_in(line)) is not None:
             pin = PIN.fullmatch(package.versions)
             yield Package(normal(package.name), pin[1] if pin else None, package.hashes, line=line)
         elif _NO_NAME.match(line) is None:

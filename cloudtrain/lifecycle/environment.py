@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,17 @@ from cloudtrain.code.tree import Tree
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.processing import AnyJob
-from cloudtrain.job.requirements import FIELD, WRITTEN, Platform, Read, Requirements, form_of, read_pip, unfit
+from cloudtrain.job.requirements import (
+    FIELD,
+    WRITTEN,
+    Platform,
+    Read,
+    Requirements,
+    form_of,
+    package_in,
+    read_pip,
+    unfit,
+)
 from cloudtrain.plans.plan import Bundle, Plan
 from cloudtrain.system.plugins import part_of
 from cloudtrain.system.private import make_private_folder, write_once
@@ -25,6 +36,10 @@ from cloudtrain.targets.where import Where
 _LIST, _OTHER_LIST = "requirements.txt", "requirements.cloudtrain.txt"
 """The name of a generated list in the bundle, and its name if the user has a file of the first name. SageMaker's
 toolkit installs only a file of the first name."""
+
+_CONSTRAINTS = "cloudtrain-constraints.txt"
+
+_KEEPS = "# cloudtrain added the next line, so that the image's PyTorch stays.\n"
 
 _NAMED = 3
 """Maximum number of packages that the plan's summary names."""
@@ -36,6 +51,11 @@ class Installation(NamedTuple):
     requirements: Requirements
     contents: Contents
     is_named: bool
+
+    @property
+    def keeps_torch(self) -> bool:
+        """Whether only a constraint keeps the image's PyTorch, because the machine decides versions."""
+        return self.contents.is_image and self.contents.torch is not None and not self.requirements.is_closed
 
     @property
     def replaced(self) -> list[tuple[str, str, str]]:
@@ -69,8 +89,9 @@ class Installation(NamedTuple):
         lines = [line if self.is_named else f"{line}, found in the code"]
         if wanted.form != "pip":
             lines[0] += f" ({wanted.digest[:12]}, Python {self.contents.python})"
-            owner = "the image" if self.contents.is_image else "this Python"
-            lines += [f"torch {self.contents.torch} of {owner} stays"] if wanted.brought else []
+        owner = "the image" if self.contents.is_image else "this Python"
+        lines += [f"torch {self.contents.torch} of {owner} stays"] if wanted.brought or self.keeps_torch else []
+        if wanted.form != "pip":
             is_unknown = self.contents.is_image and self.contents.packages is None
             lines += ["what the image has is not known offline"] if is_unknown else []
         if replaced:
@@ -146,11 +167,11 @@ def with_requirements(
     describe = part_of(where.target, "contents")
     contents = describe(view, settings, where.account) if describe else Contents(job.environment.python)
     wanted = _read(job, file, read, contents, prune=contents.torch is not None)
-    locked = wanted.brought.get("torch") or _pinned(wanted, "torch")
+    locked = wanted.brought.get("torch") or _wanted_torch(wanted, contents)
     if contents.torch is not None and locked is not None and not _agree(locked, contents.torch):
         if contents.is_image:
-            line = ".".join(contents.torch.split(".")[:2])
-            hint = f'lock `torch=={line}.*`, or take the image with `version: "{".".join(locked.split(".")[:2])}"`'
+            line, other = (".".join(re.findall(r"\d+", text)[:2]) for text in (contents.torch, locked))
+            hint = f'ask for `torch=={line}.*`, or take the image with `version: "{other}"`'
             raise unfit(f"torch {locked} is in `{wanted.file}`, and the image has {contents.torch}", hint)
         wanted = _read(job, file, read, contents, prune=False)
     for name, folder in wanted.folders.items():
@@ -158,10 +179,12 @@ def with_requirements(
             hint = "set `source_dir` to a folder that holds it"
             raise unfit(f"`{name}` comes from a folder outside the source folder: `{folder}`", hint)
     installation = Installation(wanted, contents, is_named)
-    if wanted.form == "pip":
+    if wanted.form == "pip" and not (installation.keeps_torch and is_new):
         return job, tree, installation
+    if wanted.form == "pip":
+        return job, _with_list(tree, file, tree.read_text(file) or "", installation, where), installation
     name = _LIST if written == _LIST or tree.read_text(_LIST) is None else _OTHER_LIST
-    return _renamed(job, name), _with_file(tree, name, wanted.text.encode(), where.here.state_dir), installation
+    return _renamed(job, name), _with_list(tree, name, wanted.text, installation, where), installation
 
 
 def _read(job: AnyJob, file: str, read: Read, contents: Contents, *, prune: bool) -> Requirements:
@@ -199,8 +222,15 @@ def _reader(tree: Tree) -> Read:
     return read
 
 
-def _pinned(wanted: Requirements, name: str) -> str | None:
-    return next((item.version for item in wanted.packages if item.name == name), None)
+def _wanted_torch(wanted: Requirements, contents: Contents) -> str | None:
+    """Return the version of torch that a list pins, or the versions that it asks for and the machine does not have."""
+    machine = Platform(contents.python or "3", contents.markers).environment
+    for item in wanted.packages:
+        line = package_in(item.line) if item.name == "torch" else None
+        if item.name == "torch" and (line is None or line.applies(machine)):
+            is_met = line is None or contents.torch is None or line.is_met_by(contents.torch)
+            return item.version or (None if is_met or line is None else line.versions)
+    return None
 
 
 def _agree(first: str, second: str) -> bool:
@@ -208,6 +238,21 @@ def _agree(first: str, second: str) -> bool:
     image's tag may say `2.13` only."""
     pairs = zip(first.partition("+")[0].split("."), second.partition("+")[0].split("."), strict=False)
     return all(one == other for one, other in pairs)
+
+
+def _with_list(tree: Tree, name: str, text: str, installation: Installation, where: Where) -> Tree:
+    """Return the bundle with a requirements file, which keeps the image's PyTorch. Without a constraint pip replaces it
+    where the machine decides versions: `timm` names no version of torch, and the newest torchvision pins the newest
+    torch. pip reads `-c` relative to the file, in every launch mode of every target. A constraint without a local part
+    admits `2.13.0+cu130`."""
+    if installation.keeps_torch:
+        beside = posixpath.join(posixpath.dirname(name), _CONSTRAINTS)
+        public = (installation.contents.torch or "").partition("+")[0]
+        version = public if public.count(".") > 1 else f"{public}.*"
+        head = WRITTEN if text.startswith(WRITTEN) else ""
+        text = f"{head}{_KEEPS}-c {_CONSTRAINTS}\n{text.removeprefix(head)}"
+        tree = _with_file(tree, beside, f"torch=={version}\n".encode(), where.here.state_dir)
+    return _with_file(tree, name, text.encode(), where.here.state_dir)
 
 
 def _with_file(tree: Tree, name: str, content: bytes, state_dir: Path) -> Tree:

@@ -171,7 +171,39 @@ def test_another_torch_than_the_images_is_refused(cli: Cli, folder: Path, named:
     result = cli("plan", "job.yaml", "--target", "sagemaker")
     assert result.code == 2
     assert f"torch 2.14.1 is in `{named}`, and the image has 2.13.0+cu130" in " ".join(result.err.split())
-    assert 'lock `torch==2.13.*`, or take the image with `version: "2.14"`' in result.err
+    assert 'ask for `torch==2.13.*`, or take the image with `version: "2.14"`' in result.err
+
+
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ("torch>=2.14", True),
+        ("torch<2.13", True),
+        ("torch>=2.4", False),
+        ("torch==2.13.*", False),
+        ("torch==2.13.0", False),
+        ("torch==2.14.1; sys_platform == 'darwin'", False),
+        ("torchvision==0.1", False),
+    ],
+)
+def test_versions_of_torch_in_a_pip_file(cli: Cli, folder: Path, line: str, is_refused: bool) -> None:
+    """A range that the image's version is not in is refused as well; a line for another system is not."""
+    project(folder, f"{IMAGE}, requirements: requirements.txt", requirements__txt=f"{line}\n")
+    result = cli("plan", "job.yaml", "--target", "sagemaker")
+    assert (result.code == 2) is is_refused
+    assert ("[CT058]" in result.err) is is_refused
+
+
+def test_the_images_torch_is_kept(cli: Cli, folder: Path) -> None:
+    """Where the machine decides versions, the file in the bundle begins with a constraint, and a run again has one."""
+    text = "timm\nnumpy>=1.26\n"
+    project(folder, f"{IMAGE}, requirements: needs/gpu.txt", needs___gpu__txt=text)
+    assert "torch 2.13.0+cu130 of the image stays" in plan(cli)["summary"]["requirements"]  # type: ignore[index]
+    kept = [
+        place.read_text("utf-8") for place in (folder / "state" / "bundles").glob("requirements-*/requirements.txt")
+    ]
+    head = "# cloudtrain added the next line, so that the image's PyTorch stays.\n"
+    assert sorted(kept) == [f"{head}-c cloudtrain-constraints.txt\n{text}", "torch==2.13.0\n"]
 
 
 def test_an_unpinned_file_is_a_notice(cli: Cli, folder: Path) -> None:
@@ -181,7 +213,7 @@ def test_an_unpinned_file_is_a_notice(cli: Cli, folder: Path) -> None:
     found = plan(cli)
     assert "2 of 3 packages in `requirements.txt` are not pinned: the machine decides the version" in found["notes"]  # type: ignore[operator]
     assert found["summary"]["requirements"] == (  # type: ignore[index]
-        "3 packages from `requirements.txt`\n1 replaces the image's: numpy 2.4.3 -> 2.5.5"
+        "3 packages from `requirements.txt`\ntorch 2.13.0+cu130 of the image stays\n1 replaces the image's: numpy 2.4.3 -> 2.5.5"
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -101,10 +100,6 @@ _NAMED = 10
 _PATIENCE = 10.0
 """Seconds to wait for the answer of another interpreter."""
 
-_CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)\s*([^\s,;]+)")
-_VERSION = re.compile(r"v?([0-9]+(?:\.[0-9]+)*)(\.\*)?(.*)")
-_COMPARISON = re.compile(r"([a-z_]+)\s*(==|!=|>=|<=|>|<)\s*['\"]([^'\"]*)['\"]")
-
 
 def missing_from(python: str, requirements: Iterable[PipLine]) -> list[tuple[PipLine, str | None]]:
     """Return the requirements that the interpreter `python` lacks or has in an unsuitable version, each with the
@@ -117,7 +112,7 @@ def missing_from(python: str, requirements: Iterable[PipLine]) -> list[tuple[Pip
     return [
         (requirement, versions[requirement.name])
         for requirement in unique
-        if _applies(requirement.marker, machine) and not _is_met(requirement.versions, versions[requirement.name])
+        if requirement.applies(machine) and not requirement.is_met_by(versions[requirement.name])
     ]
 
 
@@ -143,49 +138,6 @@ def contents_before(job: TrainingJob, settings: Local, account: LocalAccount) ->
         return Contents(job.environment.python, is_image=False)
     versions, machine = answer
     return Contents(machine["python_full_version"], versions["torch"], markers=machine, is_image=False)
-
-
-def _applies(marker: str, machine: Mapping[str, str]) -> bool:
-    """Return whether an environment marker applies; an empty marker does. Markers that combine `and` with `or`, or that
-    this function cannot read, count as not applying."""
-    parts = re.split(r"\s+(and|or)\s+", marker) if marker else []
-    words = {*parts[1::2]}
-    results = []
-    for text in parts[::2]:
-        match = _COMPARISON.fullmatch(text.strip())
-        if match is None or match[1] not in machine or len(words) > 1:
-            return False
-        value = machine[match[1]]
-        if match[2] in ("==", "!="):
-            results.append((value == match[3]) == (match[2] == "=="))
-        else:
-            results.append(_is_met(match[2] + match[3], value))
-    return any(results) if words == {"or"} else all(results)
-
-
-def _is_met(versions: str, version: str | None) -> bool:
-    return version is not None and all(
-        _clause_is_met(match[1], match[2], version) for match in _CLAUSE.finditer(versions)
-    )
-
-
-def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
-    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers
-    are compared. If a suffix such as `rc1` would decide, the clause counts as met."""
-    have, want = _VERSION.fullmatch(installed_version.partition("+")[0]), _VERSION.fullmatch(version.partition("+")[0])
-    if operator == "===" or have is None or want is None:
-        return True
-    here, there = [int(part) for part in have[1].split(".")], [int(part) for part in want[1].split(".")]
-    if want[2]:  # ==1.2.*
-        return (here[: len(there)] == there) == (operator == "==")
-    if operator == "~=":
-        return here >= there and here[: len(there) - 1] == there[:-1]
-    length = max(len(here), len(there))
-    here, there = (part + [0] * (length - len(part)) for part in (here, there))
-    if here == there and (have[3] or want[3]):
-        return True
-    order = (here > there) - (here < there)
-    return order in {"==": (0,), "!=": (-1, 1), ">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}[operator]
 
 
 # Rules about jobs that run on this machine.
