@@ -24,8 +24,12 @@ TABLE = Path(__file__).parents[1] / "cloudtrain/targets/sagemaker/catalogue/data
 DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 """Devices of the catalogue, and the folders of their locks."""
 
-ADDED = {"gpu": ("flash-attn", "transformer-engine", "transformer-engine-torch"), "cpu": ()}
-"""What the Dockerfiles install besides the lock. The version is not known."""
+_ALL = ("pip", "sagemaker-containers", "sagemaker-pytorch-container")
+_GPU = ("flash-attn", "transformer-engine", "transformer-engine-torch")
+
+ADDED = {"cpu": _ALL, "gpu": (*_ALL, *_GPU)}
+"""What the images have besides the lock: what the Dockerfiles install, and modules whose packages have other names. The
+versions are not known."""
 
 
 def main() -> int:
@@ -54,9 +58,7 @@ def main() -> int:
 
             locked = read_lock("uv.lock", read, Platform("3.12"), extras=["sagemaker"])
             packages = {package.name: package.version for package in locked.packages}
-            images[f"{version} {device}"] = dict(
-                sorted({**packages, "pip": "", **dict.fromkeys(ADDED[device], "")}.items())
-            )
+            images[f"{version} {device}"] = dict(sorted({**packages, **dict.fromkeys(ADDED[device], "")}.items()))
     source = f"aws/deep-learning-containers @{commit[:12]}, docker/pytorch/VERSION/DEVICE/uv.lock"
     rows = ",\n".join(
         f" {json.dumps(name)}: {json.dumps(images[name], separators=(',', ':'))}" for name in sorted(images)

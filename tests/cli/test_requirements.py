@@ -381,3 +381,54 @@ def test_a_script_alone_is_run_with_what_lies_beside_it(cli: Cli, folder: Path) 
     assert "1 package from `requirements.txt`, found in the code" in " ".join(planned.out.split())
     assert "LO207" not in planned.out
     assert cli("submit", "train.py", "--wait").code == 0
+
+
+IMPORTS = """\
+import os, torch, yaml, PIL.Image, sklearn.metrics, google.auth, dateutil.tz
+import timm
+from typing import TYPE_CHECKING
+import parts, tools.more
+from cloudtrain import runtime
+try:
+    import apex_of_mine
+except ImportError:
+    apex_of_mine = None
+if TYPE_CHECKING:
+    import pandas_stubs
+def later():
+    import only_sometimes
+"""
+
+
+def missing(cli: Cli) -> list[str]:
+    """What CT213 says."""
+    found = json.loads(cli("check", "job.yaml", "--target", "sagemaker", "--offline", "--json").out)
+    return [f"{item['message']}; {item['hint']}" for item in found if item["code"] == "CT213"]
+
+
+def test_an_import_without_a_package_is_found(cli: Cli, folder: Path) -> None:
+    """With its line and the likely package, in the script and in its own modules."""
+    project(folder, IMAGE, train__py=IMPORTS, parts__py="\nimport bitsandbytes_of_mine\n", tools___more__py="")
+    neither = "which neither the image nor the requirements have"
+    assert missing(cli) == [
+        f"line 2 of `train.py` imports `timm`, {neither}; add `timm` to the requirements of the job",
+        f"line 2 of `parts.py` imports `bitsandbytes_of_mine`, {neither}; "
+        "add `bitsandbytes-of-mine` to the requirements of the job",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "files"),
+    [
+        (f"{IMAGE}, requirements: uv.lock", {"uv__lock": lock(['name = "timm"'], [package("timm", "1.0")])}),
+        (f"{IMAGE}, requirements: requirements.txt", {"requirements__txt": "something\n"}),
+        ('framework: pytorch, version: "2.8"', {}),
+        ("image: {sagemaker: ghcr.io/me/train:1}", {}),
+        (IMAGE, {"lib___timm___layers__py": ""}),
+        (IMAGE, {"setup__py": ""}),
+    ],
+)
+def test_what_is_not_known_is_left_alone(cli: Cli, folder: Path, environment: str, files: dict[str, str]) -> None:
+    """A package of the lock; a file that may install more than it lists; an image without a public lock; own code."""
+    project(folder, environment, train__py="import timm\n", **files)
+    assert missing(cli) == []
