@@ -53,6 +53,12 @@ class Installation(NamedTuple):
     is_named: bool
 
     @property
+    def digest(self) -> str | None:
+        """Hash of what a generated list installs, whatever its file and its comments; None for a file of pip, which may
+        hold options."""
+        return None if self.requirements.form == "pip" else self.requirements.digest
+
+    @property
     def keeps_torch(self) -> bool:
         """Whether only a constraint keeps the image's PyTorch, because the machine decides versions."""
         return self.contents.is_image and self.contents.torch is not None and not self.requirements.is_closed
@@ -75,7 +81,7 @@ class Installation(NamedTuple):
             f"`{name}` is the folder `{folder}`, which is not installed: add it to `sys.path` in the script"
             for name, folder in wanted.folders.items()
         ]
-        if wanted.undecided:
+        if wanted.undecided and self.contents.is_image:
             number = len(wanted.packages)
             which = "the package" if number == 1 else f"{wanted.undecided} of {number} packages"
             verb = "is" if wanted.undecided == 1 else "are"
@@ -128,6 +134,7 @@ class Unusable(NamedTuple):
 
     file: str
     problem: Problem
+    digest: str | None = None
 
     def add_to(self, plan: Plan) -> Plan:
         """Return the plan with a note."""

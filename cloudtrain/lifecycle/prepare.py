@@ -105,7 +105,7 @@ def prepare(
         tree.identity,
         account,
         build=_build_hash(job, tree),
-        requirements=_requirements_hash(job, tree),
+        requirements=(installation.digest if installation is not None else None) or _requirements_hash(job, tree),
         package=any(entry.path == "setup.py" for entry in tree.entries),
         after=after,
     )

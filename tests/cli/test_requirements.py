@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -226,6 +228,7 @@ def test_the_list_depends_on_the_content_alone(cli: Cli, folder: Path) -> None:
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 def test_the_bundle_has_the_list(cli: Cli, folder: Path) -> None:
     """One line a package, with its hashes, under the name that SageMaker's toolkit installs. The user's own file keeps
     its name."""
@@ -374,13 +377,14 @@ def test_a_file_that_nobody_named_stops_nothing(cli: Cli, folder: Path) -> None:
     assert "requirements" not in plan(cli)["summary"]  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_a_script_alone_is_run_with_what_lies_beside_it(cli: Cli, folder: Path) -> None:
     """`submit train.py` too; a package that this interpreter has needs no installation."""
     write(folder, {"train.py": "import pydantic\nprint('trained')\n", "requirements.txt": "pydantic\n"})
     planned = cli("plan", "train.py")
     assert "1 package from `requirements.txt`, found in the code" in " ".join(planned.out.split())
     assert "LO207" not in planned.out
-    assert cli("submit", "train.py", "--wait").code == 0
+    assert cli("submit", "train.py").code == 0
 
 
 IMPORTS = """\
@@ -432,3 +436,34 @@ def test_what_is_not_known_is_left_alone(cli: Cli, folder: Path, environment: st
     """A package of the lock; a file that may install more than it lists; an image without a public lock; own code."""
     project(folder, environment, train__py="import timm\n", **files)
     assert missing(cli) == []
+
+
+@pytest.mark.slow
+def test_a_lock_is_installed_here(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip checks the hashes of the list; the same content under another name is the same environment."""
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    wheel = wheels / "ct_greeting-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("ct_greeting.py", "WORD = 'hello'\n")
+        info = "ct_greeting-1.0.dist-info"
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: ct-greeting\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    greeting = package("ct-greeting", "1.0").replace("36" * 32, digest)
+    assert digest in greeting
+    text = lock(['name = "ct-greeting"'], [greeting])
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    script = "import ct_greeting\nprint(ct_greeting.WORD)\n"
+    own = PROJECT.format(dependencies='"ct-greeting"')
+    for named in ("uv.lock", "pyproject.toml"):
+        project(folder, f"requirements: {named}", uv__lock=text, pyproject__toml=own, train__py=script)
+        submitted = cli("submit", "job.yaml", "--build-environment")
+        assert submitted.code == 0, submitted
+    assert len([item for item in (folder / "state" / "environments").iterdir() if item.is_symlink()]) == 1
+    project(folder, "requirements: uv.lock", uv__lock=text.replace(digest, "0a" * 32))
+    refused = cli("submit", "job.yaml", "--build-environment")
+    assert refused.code == 4
+    assert "CT953" in refused.err
