@@ -16,6 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.errors import JobError
 from cloudtrain.job.requirements import (
     BLOCK,
     DEEPEST,
@@ -68,7 +69,14 @@ def read_lock(
         raise unfit(f"`{file}` depends on the version of Python, and that of the machine is not known", hint)
     reader = _Reader(read, platform, frozenset(extras), frozenset(groups), prune)
     readers = {"uv": reader.uv, "project": reader.project, "script": reader.script, "pylock": reader.pylock}
-    return readers[form](file, text)
+    try:
+        return readers[form](file, text)
+    except JobError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no value'}"
+        hint = "write it again: `uv lock`"
+        raise unread(f"`{file}` or its lock has not the form that uv writes ({reason})", hint) from None
 
 
 class _Reader(NamedTuple):
@@ -146,11 +154,12 @@ class _Reader(NamedTuple):
         members = [item for item in graph.packages if relative in _folder_of(item)]
         project = posixpath.join(folder, "pyproject.toml")
         content = self.read(project)
+        is_package = bool(members)
         if not members and relative == ".":  # a workspace whose root is no package: all its members
             members = [item for item in graph.packages if item["name"] in graph.manifest.get("members", ())]
-        elif not members:
+        if not members:
             raise stale(f"`{lock}` does not hold the project of `{project}`", "run `uv lock`")
-        elif content is not None:
+        if content is not None and is_package:
             self._check_project(lock, project, _toml(f"`{project}`", content), members[0])
         for field, asked in (("extras", self.extras), ("groups", self.groups)):
             table = "optional-dependencies" if field == "extras" else "dev-dependencies"
@@ -292,7 +301,7 @@ class _Graph:
 
     def _cut(self, match: re.Match[str]) -> str:
         self.archives.append(match[0])
-        return f"{match['kind'] or 'sdist'} = {len(self.archives) - 1}\n"
+        return f"{match['kind'] or 'sdist'} = {len(self.archives) - 1}" + "\n" * match[0].count("\n")  # keeps the lines
 
     def _hashes_of(self, item: Table) -> tuple[str, ...]:
         numbers = [item[kind] for kind in ("sdist", "wheels") if isinstance(item.get(kind), int)]

@@ -467,3 +467,28 @@ def test_a_lock_is_installed_here(cli: Cli, folder: Path, monkeypatch: pytest.Mo
     refused = cli("submit", "job.yaml", "--build-environment")
     assert refused.code == 4
     assert "CT953" in refused.err
+
+
+BROKEN = {
+    "a package without a name": LOCK.replace('name = "numpy"\nversion', "version"),
+    "a package that is no table": "version = 1\nrevision = 5\npackage = 3\n[manifest]\nmembers = []\n",
+    "a dependency that is a text": LOCK.replace('{ name = "sympy" }', '"sympy"'),
+    "a marker that is none": LOCK.replace('{ name = "sympy" }', '{ name = "sympy", marker = "python ~ 3" }'),
+    "a marker that is a number": LOCK.replace('{ name = "sympy" }', '{ name = "sympy", marker = 3 }'),
+    "a version that is none": LOCK.replace('specifier = ">=2.4"', 'specifier = "two"'),
+    "a source that is a text": LOCK.replace('source = { virtual = "." }', 'source = "."'),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_damaged_lock_is_an_error(cli: Cli, folder: Path, case: str) -> None:
+    """Not a traceback."""
+    image = IMAGE.replace("pytorch", "tensorflow").replace("2.13", "2.19")
+    project(folder, f"{image}, requirements: uv.lock", uv__lock=BROKEN[case], pyproject__toml=OWN)
+    result = cli("check", "job.yaml", "--target", "sagemaker", "--offline", "--json")
+    assert result.code == 2
+    assert [item["code"] for item in json.loads(result.out) if item["level"] == "error"] in (
+        ["CT056"],
+        ["CT057"],
+        ["CT058"],
+    )
