@@ -1,5 +1,5 @@
 """What a training script and its own modules show by their syntax: whether the processes of a run work together, where
-the script saves files, and which options it accepts."""
+the script saves files, which packages it cannot do without, and which options it accepts."""
 
 from __future__ import annotations
 
@@ -62,6 +62,8 @@ class ScriptSyntax(NamedTuple):
     """Whether the script also works if `python` starts it: it asks whether a launcher has set its rank, or leaves the
     processes to a library."""
     saves: tuple[Save, ...] = ()
+    needs: Mapping[str, tuple[str, int]] = {}
+    """The packages that are imported whenever the script starts, each with the file and line of the import."""
     defaults: Mapping[str, str] = {}
     outside: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the text of each constant that begins with `../`, except defaults of options."""
@@ -83,21 +85,26 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     `src/train.py`, or None if there is none. Modules that cannot be parsed are unknown packages."""
     nodes: dict[str, list[ast.AST]] = {}
     waiting, packages, own = [script], set[str](), frozenset[str]()
+    certain, needs = {script}, dict[str, tuple[str, int]]()
     while waiting and len(nodes) < _MOST_MODULES:
         path = waiting.pop(0)  # the nearest modules first
         text = None if path in nodes else read(path)
         if text is None:
             continue
         try:
-            nodes[path] = _nodes(text)
+            nodes[path], tops = _nodes(text)
         except (SyntaxError, RecursionError):
             packages.add(path)
             continue
-        for name, candidates in _imports(nodes[path], path, posixpath.dirname(script)):
+        for statement, name, candidates in _imports(nodes[path], path, posixpath.dirname(script)):
             places = () if name == "cloudtrain" else candidates  # every bundle has its runtime
             modules = [place for place in places if place in nodes or read(place) is not None]
+            is_certain = path in certain and statement in tops
+            certain |= {*modules} if is_certain else set()
             waiting += modules
             packages |= {name} if name and not modules else set()
+            if is_certain and name and not modules:
+                needs.setdefault(name, (path, statement.lineno))
         own = frozenset(packages) if path == script else own
     every = [(path, node) for path, inside in nodes.items() for node in inside]
     calls = [(path, node) for path, node in every if isinstance(node, ast.Call)]
@@ -114,23 +121,31 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     found = tuple(Save(path, line, *place) for path, line, place in saves if place not in (None, (None, "")))
     texts = [(path, node.lineno, str(node.value)) for path, node in every if isinstance(node, ast.Constant)]
     outside = tuple(row for row in texts if row[2].startswith("../") and row[2] not in defaults.values())
-    return ScriptSyntax(own, is_alone, needs_no_launcher, found, defaults, outside)
+    return ScriptSyntax(own, is_alone, needs_no_launcher, found, needs, defaults, outside)
 
 
 @lru_cache(maxsize=_MOST_MODULES)
-def _nodes(text: str) -> list[ast.AST]:
+def _nodes(text: str) -> tuple[list[ast.AST], frozenset[ast.AST]]:
+    """Return the nodes of a module, and those of its statements that run whenever it is imported: none inside of `try`,
+    `if` or a function."""
+    module = parse_python(text)
     kinds = ast.Import | ast.ImportFrom | ast.Call | ast.Constant | ast.Attribute | ast.Name | ast.Assign | ast.Compare
-    return [node for node in ast.walk(parse_python(text)) if isinstance(node, kinds | ast.arg | ast.keyword)]
+    nodes: list[ast.AST] = [node for node in ast.walk(module) if isinstance(node, kinds | ast.arg | ast.keyword)]
+    return nodes, frozenset(module.body)
 
 
-def _imports(nodes: list[ast.AST], path: str, folder: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each imported package, and the files that it could be, in `folder` or at the top. The name of a relative
+def _imports(
+    nodes: list[ast.AST], path: str, folder: str
+) -> Iterator[tuple[ast.Import | ast.ImportFrom, str, list[str]]]:
+    """Yield each import, its package, and the files that it could be, in `folder` or at the top. The name of a relative
     import is empty."""
     for node in nodes:
         bases, modules = [folder, ""], []
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
         if isinstance(node, ast.Import):
             modules = [[alias.name] for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             start = [node.module] if node.module else []
             modules = [[*start, *(".".join([*start, alias.name]) for alias in node.names)]]
             if node.level:
@@ -139,6 +154,7 @@ def _imports(nodes: list[ast.AST], path: str, folder: str) -> Iterator[tuple[str
             stems = [posixpath.normpath(posixpath.join(base, *name.split("."))) for base in bases for name in names]
             is_relative = isinstance(node, ast.ImportFrom) and node.level
             yield (
+                node,
                 "" if is_relative else names[0].partition(".")[0],
                 [stem + end for stem in stems for end in (".py", "/__init__.py")],
             )

@@ -240,8 +240,15 @@ class Environment(Model):
     tags: dict[str, str] = Field(default_factory=dict)
     """Azure ML: tags of that environment."""
     requirements: PathText | None = None
-    """A pip requirements file inside `source_dir`. The clouds install it before the script starts. On this machine the
-    interpreter must already have the packages (LO207)."""
+    """The packages that the script needs: a requirements file of pip, a `uv.lock`, a `pyproject.toml` with its lock, a
+    script with a PEP 723 block, or a `pylock.toml`. The path is relative to `source_dir`. Default: the script's block,
+    `uv.lock` or `requirements.txt` in `source_dir`, if the job names no image or environment of its own; `none`
+    installs nothing. The clouds install them before the script starts. On this machine the interpreter must already
+    have them (LO207)."""
+    groups: tuple[str, ...] = ()
+    """The dependency groups of `pyproject.toml` to install as well. Without them, no group is installed."""
+    extras: tuple[str, ...] = ()
+    """The extras of `pyproject.toml` to install as well."""
     variables: dict[str, str] = Field(default_factory=dict)
     """Environment variables. Put secrets into `secrets`: variables are sent, stored and shown."""
     secrets: dict[str, Named] = Field(default_factory=dict)
@@ -273,6 +280,8 @@ class Environment(Model):
             description: str | None = None,
             tags: Mapping[str, str] = ...,
             requirements: PathInput | None = None,
+            groups: Texts = (),
+            extras: Texts = (),
             variables: Mapping[str, str] = ...,
             secrets: Mapping[str, NamedInput] = ...,
             **environments: str | None,

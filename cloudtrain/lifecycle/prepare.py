@@ -39,9 +39,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from cloudtrain.job.processing import AnyJob
+    from cloudtrain.lifecycle.environment import Installation, Unusable
     from cloudtrain.lifecycle.inputs import Awaited
     from cloudtrain.lifecycle.records import Label
     from cloudtrain.plans.states import RunRef
+
+NOTHING = "none"
+"""The value of `environment.requirements` with which a job installs nothing, whatever is in its folder."""
 
 PlaceOf = Callable[[tuple[str | int, ...]], str | None]
 """Maps the path of a value in the job to its position in the job's file."""
@@ -79,38 +83,78 @@ def prepare(
     awaited: tuple[Awaited, ...] = ()
     after: tuple[str, ...] = ()
     try:
-        if any(is_run_input(item.of(name)) for item in job.inputs.values()):
-            from cloudtrain.lifecycle.inputs import resolve_run_inputs
+        reads_runs = any(is_run_input(item.of(name)) for item in job.inputs.values())
+        if reads_runs or job.environment.secrets:
+            from cloudtrain.lifecycle.inputs import resolve_run_inputs, with_secret_places
 
-            job, notes, awaited, after = resolve_run_inputs(job, name, here)
+            if reads_runs:
+                job, notes, awaited, after = resolve_run_inputs(job, name, here)
+            if job.environment.secrets:
+                job, missing = with_secret_places(job, where.target, where.settings.emulated_target, here.environ)
+                notes = (*notes, *missing)
         job = job if _sent_target(where).facts.keeps_literals else without_literals(job)
-        if job.environment.secrets:
-            from cloudtrain.lifecycle.inputs import with_secret_places
-
-            job, missing = with_secret_places(job, where.target, where.settings.emulated_target, here.environ)
-            notes = (*notes, *missing)
     except JobError as error:
         raise _located(error.problems, place_of) from None
-    account = where.account
+    account, is_new = where.account, tree is None
     if tree is None:
         job, tree, more = _code_of(job, here)
         notes = (*more, *notes)
+    job, tree, installation, refusal = _with_requirements(job, tree, where, is_new=is_new)
     job, uploads, more = _place_data(job, where, place_of)
     context = CompileContext(
         NAMELESS,
         tree.identity,
         account,
         build=_build_hash(job, tree),
-        requirements=_requirements_hash(job, tree),
+        requirements=(installation.digest if installation is not None else None) or _requirements_hash(job, tree),
         package=any(entry.path == "setup.py" for entry in tree.entries),
         after=after,
     )
     notes = (*notes, *more)
-    ready = Ready(job, original, where, context, tree, tuple(ignore), place_of, notes, awaited, uploads)
+    ready = Ready(job, original, where, context, tree, tuple(ignore), place_of, notes, awaited, uploads, installation)
     try:
+        if refusal is not None:
+            raise refusal
         return replace(ready, context=context._replace(conda=_conda_text(job, tree)))
     except JobError as error:
         raise ready.with_findings(error) from None
+
+
+def _with_requirements(
+    job: AnyJob, tree: Tree, where: Where, *, is_new: bool
+) -> tuple[AnyJob, Tree, Installation | Unusable | None, JobError | None]:
+    """Return the job and its bundle with the list of packages that it installs, or the error that stops it."""
+    named = job.environment.requirements
+    if named == NOTHING:
+        return _requiring(job, None), tree, None, None
+    file = _requirements_beside(job, tree, where) if named is None else named
+    if file is None:
+        return job, tree, None, None
+    from cloudtrain.lifecycle.environment import unusable, with_requirements
+
+    try:
+        return (*with_requirements(_requiring(job, file), tree, where, is_named=named is not None, is_new=is_new), None)
+    except JobError as error:
+        return (job, tree, None, error) if named is not None else (job, tree, unusable(file, error), None)
+
+
+def _requiring(job: AnyJob, file: str | None) -> AnyJob:
+    return job.model_copy(update={"environment": job.environment.model_copy(update={"requirements": file})})
+
+
+def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
+    """Return the file of the code that says what a job installs which names none: the script itself, if it has a block
+    of dependencies (PEP 723), or else `uv.lock` with its project, or else `requirements.txt`, in the top folder. A job
+    with an environment of its own has its packages there."""
+    own = job.environment
+    if own.image or own.conda_file or own.build or own.of(_sent_target(where).name) or job.entry_point is None:
+        return None
+    if "\n# /// script" in f"\n{tree.read_text(os.path.normpath(job.entry_point)) or ''}":
+        return os.path.normpath(job.entry_point)
+    names = {entry.path for entry in tree.entries if "/" not in entry.path}
+    if {"pyproject.toml", "uv.lock"} <= names:
+        return "uv.lock"
+    return "requirements.txt" if "requirements.txt" in names else None
 
 
 def _sent_target(where: Where) -> Target:
@@ -215,6 +259,7 @@ class Ready:
         notes: notes from the preparation for the reader of the plan.
         awaited: earlier runs that the job reads from and that had not ended when they were last seen.
         uploads: data on this machine that the job reads.
+        installation: the packages that the job installs, or why it does not install those of a file beside it.
     """
 
     work: AnyJob
@@ -227,6 +272,7 @@ class Ready:
     notes: tuple[str, ...] = ()
     awaited: tuple[Awaited, ...] = ()
     uploads: tuple[Upload, ...] = ()
+    installation: Installation | Unusable | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return what the plans of this and of similar jobs depend on besides the job, as JSON data."""
@@ -370,7 +416,8 @@ class Ready:
         except JobError as error:
             raise self.with_findings(error) from None
         uploads = (*plan.uploads, *self.uploads)
-        return replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files, uploads=uploads)
+        plan = replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files, uploads=uploads)
+        return plan if self.installation is None else self.installation.add_to(plan)
 
     @property
     def _settings_files(self) -> tuple[str, ...]:

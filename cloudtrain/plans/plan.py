@@ -223,6 +223,8 @@ class Plan(Printable):
     place: str = ""
     settings: tuple[str, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    environment: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The packages that the job installs, as JSON data; empty if it installs none."""
     hidden: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """Secrets in the request. Every rendering hides them; the request that is sent contains them."""
 
@@ -286,6 +288,7 @@ class Plan(Printable):
             "findings": [finding._asdict() | {"level": finding.level.value} for finding in self.findings],
             "notes": list(self.notes),
             "settings": list(self.settings),
+            **({"environment": {"requirements": self.environment}} if self.environment else {}),
         }
         return hide(content, self.hidden)
 

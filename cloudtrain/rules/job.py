@@ -159,8 +159,9 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     """The script does not accept a hyperparameter, or requires one that the job does not have.
 
     Hyperparameters reach the script as `--name value`. The script reads its options with `argparse.ArgumentParser` or
-    `runtime.arguments`, which exit with an error at an unknown option, and without a required one. The rule checks only scripts that name all
-    options in their own text and call `parse_args()`, or `runtime.arguments` with a dataclass of the same file.
+    `runtime.arguments`, which exit with an error at an unknown option, and without a required one. The rule checks only
+    scripts that name all options in their own text and call `parse_args()`, or `runtime.arguments` with a dataclass of
+    the same file.
     """
     script, own = subject.script, subject.job.hyperparameters
     typed = read_hyperparameters(subject.job.arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from shlex import quote
@@ -14,7 +15,7 @@ from cloudtrain.job.syntax import ScriptSyntax, read_syntax
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
-from cloudtrain.system.plugins import find_target
+from cloudtrain.system.plugins import find_target, part_of
 
 
 def syntax_of(subject: Subject) -> ScriptSyntax:
@@ -90,6 +91,50 @@ def given_options(subject: Subject) -> dict[str, object]:
     typed = pairwise((*subject.job.arguments, ""))
     named = {name.lstrip("-").partition("=")[::2]: after for name, after in typed if name.startswith("-")}
     return {**{name: value or after for (name, value), after in named.items()}, **subject.reading.parameters}
+
+
+@rule("CT213", Level.WARNING)
+def package_is_missing(subject: Subject) -> Iterator[Fault]:
+    """The script imports a package that neither its image nor its requirements have.
+
+    The rule reads the imports at the top level of the script and of its own modules; those inside of `try`, `if` or a
+    function do not count. It knows the packages of AWS's images for PyTorch 2.11 and newer, from their public locks,
+    and those of the job's own lock. A requirements file without hashes may install more than it lists, so the rule is
+    silent then.
+    """
+    describe, script, job = part_of(subject.target, "contents"), syntax_of(subject), subject.job
+    if not script.needs or describe is None or subject.tree.read_text("setup.py") is not None:
+        return
+    image = describe(job, subject.settings, subject.account).packages
+    file = job.environment.requirements
+    text = "" if file is None else subject.tree.read_text(os.path.normpath(file)) or "?"
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and line[0] not in "#-"]
+    if image is None or any("--hash=" not in line for line in lines):
+        return
+    listed = {*image, *(re.split(r"[\s=@\[]", line.lower(), maxsplit=1)[0].replace("_", "-") for line in lines)}
+    own = {part.removesuffix(".py") for entry in subject.tree.entries for part in entry.path.split("/")}
+    for name, (path, line) in script.needs.items():
+        package = _PACKAGES.get(name, name.lower().replace("_", "-"))
+        stem = package.removeprefix("python-").removesuffix("-python")
+        is_known = name in own or name in sys.stdlib_module_names or name in _WITHOUT_PACKAGE or name.startswith("_")
+        if not is_known and not any(stem in each for each in listed):
+            message = f"line {line} of `{path}` imports `{name}`, which neither the image nor the requirements have"
+            yield Fault(message, f"add `{package}` to the requirements of the job", ("entry_point",))
+
+
+_PACKAGES = {
+    "Crypto": "pycryptodome", "OpenSSL": "pyopenssl", "PIL": "pillow", "attr": "attrs", "bs4": "beautifulsoup4",
+    "cv2": "opencv-python", "dateutil": "python-dateutil", "docx": "python-docx", "dotenv": "python-dotenv",
+    "fitz": "pymupdf", "git": "gitpython", "google": "google-", "jwt": "pyjwt", "mpl_toolkits": "matplotlib",
+    "multipart": "python-multipart", "pkg_resources": "setuptools", "rapidjson": "python-rapidjson",
+    "skimage": "scikit-image", "sklearn": "scikit-learn", "umap": "umap-learn", "yaml": "pyyaml",
+}  # fmt: skip
+"""Modules whose packages have other names."""
+
+_WITHOUT_PACKAGE = frozenset(
+    "apex asynchat asyncore cgi distutils herring imp smdebug smdistributed smp telnetlib torch_xla".split()
+)
+"""Modules that an image may have without a package of a lock, and modules of the standard library of older Pythons."""
 
 
 @rule("CT212", Level.WARNING)

@@ -112,9 +112,9 @@ def usable_name(name: str) -> bool:
 
 TAKEN = frozenset((
     "access asset_name asset_version attribute_names base build channel compression conda_file construct content_type "
-    "copy data_type description dict dockerfile framework from_orm image instance_groups json keep mode of parse_file "
-    "parse_obj parse_raw path profiles python record_wrapper replace requirements schema schema_json secrets shard "
-    "shuffle_seed tags target type update_forward_refs validate value variables version"
+    "copy data_type description dict dockerfile extras framework from_orm groups image instance_groups json keep mode "
+    "of parse_file parse_obj parse_raw path profiles python record_wrapper replace requirements schema schema_json "
+    "secrets shard shuffle_seed tags target type update_forward_refs validate value variables version"
 ).split())  # fmt: skip
 """Names that no target can have: fields and methods of the models with a field per target, and keys of
 `cloudtrain.toml`."""

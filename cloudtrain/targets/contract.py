@@ -217,6 +217,21 @@ class Tuner(Service, Protocol):
         raise UsageError(f"the tuner of `{name}` cannot continue a sweep", hint=hint, code="CT064")
 
 
+class Contents(NamedTuple):
+    """What a machine has before the job's packages are installed."""
+
+    python: str | None = None
+    """The version of Python, such as `3.12`; None if unknown."""
+    torch: str | None = None
+    """The version of PyTorch; None if there is none, or if it is unknown."""
+    packages: Mapping[str, str] | None = None
+    """All packages, by normalized name, with their versions; None if unknown."""
+    markers: Mapping[str, str] = MappingProxyType({})
+    """The values of environment markers that differ from those of Linux on x86-64."""
+    is_image: bool = True
+    """Whether it is a container's image, whose PyTorch stays, because it belongs to the machine's drivers."""
+
+
 class TargetFacts(NamedTuple):
     """What job files, the JSON Schema, checks and reports need to know of a target. All have a default."""
 
@@ -276,6 +291,7 @@ class Target(ABC):
         data            (settings, account, sha256, name, *, is_file) -> (folder, path): the storage folder to upload
                         the data `name` of this machine to, whose hash is `sha256`, and the path that the input then
                         gets: the folder, or with `is_file` the file in it
+        contents        (job, settings, account) -> Contents of the machines before the job's packages are installed
         emulate         (job, settings of the local target, context) -> Plan of a local run that emulates this target,
                         or JobError; the hint names an alternative
         sweep           (sweep, settings, context) -> Plan with the request to the target's own tuner, or JobError

@@ -133,7 +133,9 @@ def test_a_required_option_is_asked_for_before_the_job_starts(
     )
     (clean_environment / "train.py").write_text(script)
     result = cli("check", "train.py", *given)
-    assert (result.code, "requires the option `--data`" in result.out) == ((2, True) if is_error else (0, False))
+    assert (result.code, "requires the option `--data`" in result.out + result.err) == (
+        (2, True) if is_error else (0, False)
+    )
     sweep = {
         "kind": "sweep",
         "name": "s",
@@ -145,7 +147,7 @@ def test_a_required_option_is_asked_for_before_the_job_starts(
     (clean_environment / "sweep.json").write_text(text)
     assert cli("check", "sweep.json").code == 0
     if is_error:
-        assert cli("check", "train.py", *given, "--set", "hyperparameters.data=x").code == 0
+        assert cli("check", "--set", "hyperparameters.data=x", "train.py", *given).code == 0
 
 
 def test_files_with_credentials_that_stay_here_are_named(cli: Cli, job: str, clean_environment: Path) -> None:

@@ -221,7 +221,7 @@ CASES: dict[str, tuple[Case, Case, str]] = {
 OF_PROCESSING = {"CT521", "CT522", "CT531"}
 """Rules with cases in tests of processing jobs, because they look at another kind of job, or at earlier runs."""
 
-ELSEWHERE = {"LO207", "CT208", "CT403", "CT302", "CT303", "CT306", "LO103"}
+ELSEWHERE = {"LO207", "CT213", "CT208", "CT403", "CT302", "CT303", "CT306", "LO103"}
 """Rules with tests of their own below, because a case needs more than a job."""
 
 

@@ -55,6 +55,7 @@ class AzureMLTarget(Target):
         "export": f"{_HERE}.export:AzureMLExports",
         "data": f"{_HERE}.compile.places:data_place",
         "path": f"{_HERE}.compile.places:refuse_blob_name",
+        "contents": f"{_HERE}.compile.places:contents_before",
         "emulate": f"{_HERE}.emulate:compile_as_azureml",
         "sweep": f"{_HERE}.compile.sweep:compile_azureml_sweep",
         "tuner": f"{_HERE}.service.sweeps:AzureMLTuner",

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import format_size
@@ -26,8 +25,15 @@ from cloudtrain.system.files import why_missing
 from cloudtrain.system.plugins import target_names
 from cloudtrain.targets.common.scaling import local_size, requested_size, requested_tasks
 from cloudtrain.targets.common.specification import LaunchSpecification
+from cloudtrain.targets.contract import Contents
 from cloudtrain.targets.local import interpreter
 from cloudtrain.targets.registry import target_of
+
+if TYPE_CHECKING:
+    from cloudtrain.job.requirements import PipLine
+    from cloudtrain.job.training import TrainingJob
+    from cloudtrain.targets.common.launch import LocalAccount
+    from cloudtrain.targets.local.settings import Local
 
 # How rules read the launch specification of a run on this machine.
 
@@ -88,48 +94,14 @@ class LocalReading(Reading):
 # this in the current process, for any other in a subprocess. A requirement that this module cannot read (a URL without
 # a name, an unusual marker, a version that is not numeric) counts as installed.
 
+_NAMED = 10
+"""Maximum number of missing packages that a message names."""
+
 _PATIENCE = 10.0
 """Seconds to wait for the answer of another interpreter."""
 
-_DEEPEST = 8
-"""Maximum depth of requirements files that include others."""
 
-_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)")
-_CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)\s*([^\s,;]+)")
-_VERSION = re.compile(r"v?([0-9]+(?:\.[0-9]+)*)(\.\*)?(.*)")
-_COMPARISON = re.compile(r"([a-z_]+)\s*(==|!=|>=|<=|>|<)\s*['\"]([^'\"]*)['\"]")
-
-
-class Requirement(NamedTuple):
-    """A line of a requirements file, such as `numpy >=1.26,<3 ; python_version < '3.13'`."""
-
-    name: str
-    versions: str
-    marker: str
-
-    def __str__(self) -> str:
-        return f"{self.name}{self.versions}"
-
-
-def requirements_in(file: str, read: Callable[[str], str | None], deepest: int = _DEEPEST) -> Iterator[Requirement]:
-    """Yield the requirements of `file` and of the files that it includes, nested up to `deepest` levels. `read`
-    returns a file's text, or None if the file cannot be read."""
-    for line in (read(file) or "").replace("\\\n", " ").splitlines():
-        line = re.sub(r"(^|\s)#.*", "", line).strip()
-        option = re.match(r"(?:-r|--requirement)[\s=]*(\S+)", line)
-        if option is not None:
-            if deepest:
-                yield from requirements_in(os.path.normpath(Path(file).parent / option[1]), read, deepest - 1)
-            continue
-        text, _, marker = re.sub(r"\s--?\w.*", "", line).partition(";")
-        match = _NAME.fullmatch(text.strip())
-        versions = match[2].strip().removeprefix("(").removesuffix(")") if match else ""
-        if match is None or versions[:1] not in ("", "@", *"=<>!~"):
-            continue  # an option, an address or a path
-        yield Requirement(match[1], "" if versions.startswith("@") else versions.replace(" ", ""), marker.strip())
-
-
-def missing_from(python: str, requirements: Iterable[Requirement]) -> list[tuple[Requirement, str | None]]:
+def missing_from(python: str, requirements: Iterable[PipLine]) -> list[tuple[PipLine, str | None]]:
     """Return the requirements that the interpreter `python` lacks or has in an unsuitable version, each with the
     installed version or None. Return an empty list if the interpreter does not answer."""
     unique = list(dict.fromkeys(requirements))
@@ -140,7 +112,7 @@ def missing_from(python: str, requirements: Iterable[Requirement]) -> list[tuple
     return [
         (requirement, versions[requirement.name])
         for requirement in unique
-        if _applies(requirement.marker, machine) and not _is_met(requirement.versions, versions[requirement.name])
+        if requirement.applies(machine) and not requirement.is_met_by(versions[requirement.name])
     ]
 
 
@@ -159,47 +131,13 @@ def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str
     return versions, machine
 
 
-def _applies(marker: str, machine: Mapping[str, str]) -> bool:
-    """Return whether an environment marker applies; an empty marker does. Markers that combine `and` with `or`, or that
-    this function cannot read, count as not applying."""
-    parts = re.split(r"\s+(and|or)\s+", marker) if marker else []
-    words = {*parts[1::2]}
-    results = []
-    for text in parts[::2]:
-        match = _COMPARISON.fullmatch(text.strip())
-        if match is None or match[1] not in machine or len(words) > 1:
-            return False
-        value = machine[match[1]]
-        if match[2] in ("==", "!="):
-            results.append((value == match[3]) == (match[2] == "=="))
-        else:
-            results.append(_is_met(match[2] + match[3], value))
-    return any(results) if words == {"or"} else all(results)
-
-
-def _is_met(versions: str, version: str | None) -> bool:
-    return version is not None and all(
-        _clause_is_met(match[1], match[2], version) for match in _CLAUSE.finditer(versions)
-    )
-
-
-def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
-    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers
-    are compared. If a suffix such as `rc1` would decide, the clause counts as met."""
-    have, want = _VERSION.fullmatch(installed_version.partition("+")[0]), _VERSION.fullmatch(version.partition("+")[0])
-    if operator == "===" or have is None or want is None:
-        return True
-    here, there = [int(part) for part in have[1].split(".")], [int(part) for part in want[1].split(".")]
-    if want[2]:  # ==1.2.*
-        return (here[: len(there)] == there) == (operator == "==")
-    if operator == "~=":
-        return here >= there and here[: len(there) - 1] == there[:-1]
-    length = max(len(here), len(there))
-    here, there = (part + [0] * (length - len(part)) for part in (here, there))
-    if here == there and (have[3] or want[3]):
-        return True
-    order = (here > there) - (here < there)
-    return order in {"==": (0,), "!=": (-1, 1), ">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}[operator]
+def contents_before(job: TrainingJob, settings: Local, account: LocalAccount) -> Contents:
+    """Return what the run's interpreter has: its version, and that of PyTorch."""
+    answer = _ask(settings.python or account.python, ["torch"])
+    if answer is None:
+        return Contents(job.environment.python, is_image=False)
+    versions, machine = answer
+    return Contents(machine["python_full_version"], versions["torch"], markers=machine, is_image=False)
 
 
 # Rules about jobs that run on this machine.
@@ -268,8 +206,13 @@ def _will_install(subject: Subject) -> bool:
     file = subject.job.environment.requirements
     if file is None or not subject.settings.build_environment:
         return False
-    names = requirements_in(os.path.normpath(file), subject.tree.read_text)
-    return any(requirement.name.lower() == "torch" for requirement in names)
+    return any(requirement.name.lower() == "torch" for requirement in _lines(subject, file))
+
+
+def _lines(subject: Subject, file: str) -> Iterator[PipLine]:
+    from cloudtrain.job.requirements import pip_lines
+
+    return pip_lines(os.path.normpath(file), subject.tree.read_text)
 
 
 @rule("LO104", Level.ERROR)
@@ -466,11 +409,13 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
     if file is None or subject.settings.build_environment:
         return
     python = subject.settings.python or subject.account.python
-    missing = missing_from(python, requirements_in(os.path.normpath(file), subject.tree.read_text))
+    missing = missing_from(python, _lines(subject, file))
     if missing:
         names = ", ".join(
-            f"`{requirement}`" + (f" (it has {version})" if version else "") for requirement, version in missing
+            f"`{requirement}`" + (f" (it has {version})" if version else "")
+            for requirement, version in missing[:_NAMED]
         )
+        names += f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         command = shlex.join([python, "-m", "pip", "install", *(str(requirement) for requirement, _ in missing)])
         yield Fault(
             f"`{python}` lacks packages that `{file}` requires: {names}",

@@ -49,6 +49,7 @@ class SageMakerTarget(Target):
         "table": f"{_HERE}.catalogue.shapes:TABLE",
         "export": f"{_HERE}.export.trainer:SageMakerExports",
         "data": f"{_HERE}.compile.places:data_place",
+        "contents": f"{_HERE}.compile.machines:contents_before",
         "emulate": f"{_HERE}.emulate:compile_as_sagemaker",
         "sweep": f"{_HERE}.compile.sweep:compile_tuning",
         "tuner": f"{_HERE}.service.tuning:SageMakerTuner",

@@ -22,6 +22,7 @@ from cloudtrain.targets.azureml.catalogue import CURATED, curated_environment
 from cloudtrain.targets.azureml.parts import LAUNCHER, MODELS, UNNAMED, asset_id, asset_meant, is_label, is_launcher
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from cloudtrain.targets.common.compiling import arguments_of, hyperparameter_text, resolve_text
+from cloudtrain.targets.contract import Contents
 
 MODEL, CHECKPOINT = "model", "checkpoint"
 """Outputs that a job has without declaring them: the model of a script, and the checkpoints if it keeps some."""
@@ -261,6 +262,14 @@ def _asset(
     place = f"{context.account.workspace_id}/environments/{name}/versions/{version}"
     upload = Upload("environment", digest, place, len(content.encode()), 1, content=content, folder=folder)
     return ChosenEnvironment(place, upload)
+
+
+def contents_before(job: TrainingJob, _settings: object, _account: object) -> Contents:
+    """Return what the job's image has. Of a curated environment, only its name is known."""
+    environment = job.environment
+    curated = None if environment.of("azureml") or environment.image or environment.build else environment.framework
+    row = curated_environment(curated, environment.version) if curated else None
+    return Contents(environment.python, row.version if row is not None and curated == "pytorch" else None)
 
 
 def _curated_id(framework: str, version: str | None) -> str:

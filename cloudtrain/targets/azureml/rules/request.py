@@ -222,7 +222,7 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
     if job.metrics:
         message = "Azure ML reads no metrics from the log, so `metrics` are not sent"
         yield Fault(message, "log them in the script: `mlflow.log_metric(NAME, VALUE)`", ("metrics",))
-    if environment.python is not None and environment.framework is not None:
+    if environment.python and environment.framework and not environment.requirements:
         message = f"the curated environment has its own Python, so `python: {environment.python}` has no effect"
         hint = "name an environment with `azureml`, or an `image`, to choose the version"
         yield Fault(message, hint, ("environment", "python"))

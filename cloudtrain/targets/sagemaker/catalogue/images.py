@@ -208,6 +208,18 @@ def describe_image(
     return Image(framework, version, python, device, registry, repository, tag, base, sdk=sdk, **inside)
 
 
+def packages_of(image: Image) -> Mapping[str, str] | None:
+    """Return the packages of an image with their versions, by normalized name; None if AWS has not published its lock.
+    `tools/gen_sagemaker_packages.py` writes the table."""
+    line = ".".join(image.version.split(".")[:2])
+    if image.framework != "pytorch" or image.repository == SMP2_REPOSITORY or numbers(line) < (2, 11):
+        return None
+    table = json.loads((DATA / "image_packages.json").read_text(encoding="utf-8"))["images"].get(
+        f"{line} {image.device}"
+    )
+    return None if table is None else dict(table)
+
+
 def split_base(base: str) -> tuple[str, str]:
     """Split `pytorch2.8.0` into framework and version."""
     match = re.fullmatch(r"([a-z]+)(.*)", base)

@@ -12,7 +12,8 @@ from cloudtrain.job.model import MAX_COUNT, merged
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import Machines
 from cloudtrain.targets.common import compiling as instance_types
-from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
+from cloudtrain.targets.contract import Contents
+from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, packages_of, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.reading import machine_group
 from cloudtrain.targets.sagemaker.request import ROWS, JsonMapping, JsonObject, rows_by_name
@@ -118,6 +119,20 @@ def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) ->
     )
     assumed = None if environment.version else f"{framework} {image.version}, the newest that the catalogue has"
     return ChosenImage(image.uri, image, by_version=True, assumed=assumed)
+
+
+def contents_before(job: TrainingJob, _: SageMaker, account: SageMakerAccount) -> Contents:
+    """Return what the job's image has; nothing is known of a user's own image. Compile reports a wrong image."""
+    try:
+        image = image_of(job, account, machines_of(job, account)).entry
+    except JobError:
+        image = None
+    if image is None:
+        return Contents(job.environment.python)
+    name, version = image.engine
+    python = ".".join(map(str, image.python_version)) if len(image.python_version) > 1 else job.environment.python
+    packages = packages_of(image)
+    return Contents(python, (packages or {}).get("torch", version) if name == "pytorch" else None, packages)
 
 
 def _deciding_type(machines: Machines) -> str:

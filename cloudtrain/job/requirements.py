@@ -1,0 +1,320 @@
+"""Reads the file that `environment.requirements` names: which packages a job installs, and in which versions.
+
+The content decides the form, not the file's name:
+
+    pip         lines of pip, with the files that they include
+    uv          a uv.lock, or a pyproject.toml with its uv.lock, which may be that of the workspace's root
+    script      a Python file with a block of dependencies (PEP 723), with or without `SCRIPT.lock`
+    pylock      a pylock.toml (PEP 751)
+
+A lock becomes the list for one Python and platform. Reading is pure: it starts no process, uses no network, and
+resolves nothing. `job.locks` reads all forms but pip's, because it imports `packaging`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from cloudtrain.errors import JobError, Problem
+
+Read = Callable[[str], "str | None"]
+"""Returns the text of the file at a path relative to `source_dir`; None if there is none. The path may begin with
+`..`."""
+
+FIELD = ("environment", "requirements")
+
+WRITTEN = "# Written by cloudtrain from the job's requirements. Each line is one package for one Python.\n"
+"""The first line of a generated list."""
+
+PYPI = "https://pypi.org/simple"
+
+
+class Package(NamedTuple):
+    """One package of a list. `version` is None if the machine decides it."""
+
+    name: str
+    version: str | None
+    hashes: tuple[str, ...] = ()
+    registry: str = ""
+    """The address of the index; empty for PyPI, or if the file names none for this package."""
+    url: str = ""
+    """Where the package comes from instead of an index: `git+https://HOST/REPOSITORY@COMMIT`, or an archive."""
+    line: str = ""
+    """The line of a pip file."""
+
+
+class Requirements(NamedTuple):
+    """What a job installs, for one Python and platform.
+
+    Attributes:
+        file: the file that decides the versions, such as `uv.lock`.
+        folders: the packages that are folders, by name, relative to `source_dir`. They are not in `packages`.
+        brought: the packages that the image brings and the lock decides too, such as torch. They are not in `packages`.
+    """
+
+    file: str
+    form: str
+    packages: tuple[Package, ...]
+    folders: Mapping[str, str] = {}
+    brought: Mapping[str, str] = {}
+
+    @property
+    def undecided(self) -> int:
+        """The number of packages whose versions the machine decides."""
+        return sum(package.version is None for package in self.packages)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the list holds the dependencies of its packages too."""
+        return self.form in ("uv", "pylock") or all(package.hashes for package in self.packages)
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether every package has hashes. pip refuses a list in which only some have."""
+        return all(package.hashes for package in self.packages)
+
+    @property
+    def text(self) -> str:
+        """The list as a requirements file. Equal packages give equal bytes, in any order and from any file."""
+        indexes = dict.fromkeys(
+            package.registry or PYPI for package in self.packages if not (package.url or package.line)
+        )
+        others = sorted(index for index in indexes if index != PYPI)
+        options = [f"--index-url {others[0]}"] if others and PYPI not in indexes else []
+        options += [f"--extra-index-url {index}" for index in others[len(options) :]]
+        return WRITTEN + "".join(f"{line}\n" for line in (*options, *sorted(map(self._line, self.packages))))
+
+    def _line(self, package: Package) -> str:
+        if package.line:
+            return package.line
+        head = f"{package.name} @ {package.url}" if package.url else f"{package.name}=={package.version}"
+        return " ".join((head, *(f"--hash={each}" for each in package.hashes if self.is_hashed)))
+
+    @property
+    def digest(self) -> str:
+        """Hash of the content. Comments, the file's name and the order do not count."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+class Platform(NamedTuple):
+    """The Python that installs the packages: its version, such as `3.12`, and the values of environment markers that
+    differ from Linux on x86-64."""
+
+    python: str
+    markers: Mapping[str, str] = {}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        full = self.python if self.python.count(".") > 1 else f"{self.python}.0"
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": full,
+            "os_name": "posix",
+            "platform_machine": "x86_64",
+            "platform_python_implementation": "CPython",
+            "platform_release": "",
+            "platform_system": "Linux",
+            "platform_version": "",
+            "python_full_version": full,
+            "python_version": ".".join(full.split(".")[:2]),
+            "sys_platform": "linux",
+            **self.markers,
+        }
+
+    def __str__(self) -> str:
+        environment = self.environment
+        machine = environment["platform_machine"].replace("_", "-")
+        return f"Python {environment['python_version']} on {environment['platform_system']} {machine}"
+
+
+def form_of(file: str, text: str) -> str:
+    """Return the form of a requirements file: `pip`, `uv`, `project`, `script` or `pylock`.
+
+    Raises:
+        JobError: the file is of another tool, which cloudtrain does not read.
+    """
+    name = posixpath.basename(file)
+    if name == "poetry.lock" or "generated by Poetry" in text[:200]:
+        raise unread(f"`{file}` is a lock of Poetry, which cloudtrain does not read", POETRY)
+    if name in ("Pipfile", "Pipfile.lock") or re.search(r"(?m)^\[dev-packages\]", text):
+        hint = "run `pipenv requirements > requirements.txt`, and name that file"
+        raise unread(f"`{file}` is a file of Pipenv, which cloudtrain does not read", hint)
+    if name in ("setup.py", "setup.cfg"):
+        raise unread(f"`{file}` is not a list of packages", "list them in `requirements.txt`, and name that file")
+    if name.endswith(".py"):
+        if BLOCK.search(text) is None:
+            hint = "add a block `# /// script` with `dependencies` (PEP 723), or name a requirements file"
+            raise unread(f"`{file}` has no block with its dependencies", hint)
+        return "script"
+    if re.search(r"(?m)^(?:dependencies|channels):\s*$", text):
+        hint = f"on Azure ML write `conda_file: {file}`; elsewhere list the packages in a requirements file"
+        raise unread(f"`{file}` is a conda file", hint)
+    if re.search(r"(?m)^lock-version\s*=", text):
+        return "pylock"
+    if re.search(r"(?m)^version\s*=\s*\d+\s*$", text) and re.search(r"(?m)^(?:\[\[package\]\]|\[manifest\])", text):
+        return "uv"
+    is_toml = name.endswith(".toml") or re.search(r"(?m)^\[(?:project|build-system|tool\.[\w.-]+)\]\s*$", text)
+    return "project" if is_toml else "pip"
+
+
+POETRY = "run `poetry export -o requirements.txt`, and name that file"
+
+BLOCK = re.compile(r"(?m)^# /// script[ \t]*\r?$\s(?P<content>(?:^#(?:| .*)\r?$\s)+?)^# ///[ \t]*\r?$")
+"""The block of PEP 723, by the expression in its specification, for the type `script`."""
+
+
+def names_script_block(text: str) -> bool:
+    """Return whether a Python file has a block with its dependencies."""
+    return "# /// script" in text and BLOCK.search(text) is not None
+
+
+def read_pip(file: str, read: Read, extras: Collection[str] = (), groups: Collection[str] = ()) -> Requirements:
+    """Read a requirements file of pip. Raises JobError if pip cannot read it, or if it is to have extras or groups."""
+    for field, names in (("extras", extras), ("groups", groups)):
+        if names:
+            hint = f"remove `{field}`, or name `pyproject.toml` as the requirements"
+            raise unread(f"a requirements file of pip has no {field}", hint, field)
+    return Requirements(file, "pip", tuple(_pip_packages(file, read)))
+
+
+def unread(message: str, hint: str, field: str = "requirements") -> JobError:
+    return JobError([Problem(("environment", field), message, hint, code="CT056")])
+
+
+def stale(message: str, hint: str) -> JobError:
+    return JobError([Problem(FIELD, message, hint, code="CT057")])
+
+
+def unfit(message: str, hint: str) -> JobError:
+    return JobError([Problem(FIELD, message, hint, code="CT058")])
+
+
+# Lines of pip.
+
+DEEPEST = 8
+"""Maximum depth of requirements files that include others."""
+
+_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)")
+PIN = re.compile(r"===?([^,;*\s]+)")
+_NO_NAME = re.compile(r"[-.~/$]|\w+:|[^\s;@]*(?:[/\\$]|\.(?:whl|zip|tar\.gz|tgz|tar\.bz2)\b)")
+"""Options, paths, archives and addresses."""
+
+
+_CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)\s*([^\s,;]+)")
+_VERSION = re.compile(r"v?([0-9]+(?:\.[0-9]+)*)(\.\*)?(.*)")
+_COMPARISON = re.compile(r"([a-z_]+)\s*(==|!=|>=|<=|>|<)\s*['\"]([^'\"]*)['\"]")
+
+
+class PipLine(NamedTuple):
+    """A line of a requirements file, such as `numpy >=1.26,<3 ; python_version < '3.13'`."""
+
+    name: str
+    versions: str
+    marker: str
+    hashes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.versions}"
+
+    def is_met_by(self, version: str | None) -> bool:
+        """Return whether a package of this version is enough; None if it is not installed."""
+        return _is_met(self.versions, version)
+
+    def applies(self, machine: Mapping[str, str]) -> bool:
+        """Return whether the environment marker applies; an empty marker does. Markers that combine `and` with `or`, or
+        that this function cannot read, count as not applying."""
+        parts = re.split(r"\s+(and|or)\s+", self.marker) if self.marker else []
+        words = {*parts[1::2]}
+        results = []
+        for text in parts[::2]:
+            match = _COMPARISON.fullmatch(text.strip())
+            if match is None or match[1] not in machine or len(words) > 1:
+                return False
+            value = machine[match[1]]
+            if match[2] in ("==", "!="):
+                results.append((value == match[3]) == (match[2] == "=="))
+            else:
+                results.append(_is_met(match[2] + match[3], value))
+        return any(results) if words == {"or"} else all(results)
+
+
+def _is_met(versions: str, version: str | None) -> bool:
+    return version is not None and all(
+        _clause_is_met(match[1], match[2], version) for match in _CLAUSE.finditer(versions)
+    )
+
+
+def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
+    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers
+    are compared. If a suffix such as `rc1` would decide, the clause counts as met."""
+    have, want = _VERSION.fullmatch(installed_version.partition("+")[0]), _VERSION.fullmatch(version.partition("+")[0])
+    if operator == "===" or have is None or want is None:
+        return True
+    here, there = [int(part) for part in have[1].split(".")], [int(part) for part in want[1].split(".")]
+    if want[2]:  # ==1.2.*
+        return (here[: len(there)] == there) == (operator == "==")
+    if operator == "~=":
+        return here >= there and here[: len(there) - 1] == there[:-1]
+    length = max(len(here), len(there))
+    here, there = (part + [0] * (length - len(part)) for part in (here, there))
+    if here == there and (have[3] or want[3]):
+        return True
+    order = (here > there) - (here < there)
+    return order in {"==": (0,), "!=": (-1, 1), ">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}[operator]
+
+
+def pip_lines(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[PipLine]:
+    """Yield the requirements of `file` and of the files that it includes, nested up to `deepest` levels. `read`
+    returns a file's text, or None if the file cannot be read. Lines that name no package are left out."""
+    for _, line, included in _lines_of(file, read):
+        if included is not None:
+            yield from pip_lines(included, read, deepest - 1) if deepest else ()
+        elif (package := package_in(line)) is not None:
+            yield package
+
+
+def _lines_of(file: str, read: Read) -> Iterator[tuple[int, str, str | None]]:
+    """Yield the number, the text and the included file of each line that is not empty."""
+    waiting = ""
+    for number, raw in enumerate((read(file) or "").splitlines(), 1):
+        if raw.endswith("\\"):
+            waiting += f"{raw[:-1]} "
+            continue
+        line, waiting = re.sub(r"(^|\s)#.*", "", waiting + raw).strip(), ""
+        if line:
+            option = re.match(r"(?:-r|--requirement)[\s=]*(\S+)", line)
+            folder = posixpath.dirname(file)
+            yield number, line, posixpath.normpath(posixpath.join(folder, option[1])) if option else None
+
+
+def package_in(line: str) -> PipLine | None:
+    """Return the requirement in a line; None if it is an option, an address or a path."""
+    text, _, marker = re.sub(r"\s--?\w.*", "", line).partition(";")
+    match = _NAME.fullmatch(text.strip())
+    versions = match[2].strip().removeprefix("(").removesuffix(")") if match else ""
+    if match is None or versions[:1] not in ("", "@", *"=<>!~") or re.match(r"=[^=]", versions):
+        return None
+    hashes = tuple(re.findall(r"--hash[=\s]+(\S+)", line))
+    return PipLine(match[1], "" if versions.startswith("@") else versions.replace(" ", ""), marker.strip(), hashes)
+
+
+def _pip_packages(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[Package]:
+    """Yield the packages of a pip file. Raises JobError for a line that pip cannot read."""
+    for number, line, included in _lines_of(file, read):
+        if included is not None:
+            yield from _pip_packages(included, read, deepest - 1) if deepest else ()
+        elif (package := package_in(line)) is not None:
+            pin = PIN.fullmatch(package.versions)
+            yield Package(normal(package.name), pin[1] if pin else None, package.hashes, line=line)
+        elif _NO_NAME.match(line) is None:
+            hint = "write one package a line, such as `numpy>=1.26`; `=` alone is not an operator"
+            raise unread(f"line {number} of `{file}` is not a requirement: `{line[:60]}`", hint)
+
+
+def normal(name: str) -> str:
+    """Return the normalized name of a package: `Flash_Attn` becomes `flash-attn`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
