@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.adoption.launches import TrainingLaunch, read_launch, tool_of
+from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, read_launch, tool_of
 from cloudtrain.adoption.shell import Open, ShellCommand, Value, commands_of
 from cloudtrain.errors import UsageError
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
@@ -17,30 +17,8 @@ from cloudtrain.system.plugins import parts
 
 # Takes a command's wrappers off its launch line: `srun`, `bash -c`, containers and the like.
 
-_WRAPPERS = frozenset(
-    "apptainer singularity docker podman shifter uv poetry pipenv pixi conda mamba micromamba numactl taskset stdbuf "
-    "nsys ncu timeout sudo nice ionice time env".split()
-)
-
-_SRUN_FLAGS = frozenset(
-    "label unbuffered exclusive overlap kill-on-bad-exit no-kill quiet verbose pty disable-status preserve-env "
-    "contiguous multi-prog no-container-entrypoint container-writable container-mount-home no-container-mount-home "
-    "container-remap-root".split()
-)
-SHORT = {
-    "N": "nodes", "J": "job-name", "t": "time", "p": "partition", "A": "account", "q": "qos", "C": "constraint",
-    "G": "gpus", "c": "cpus-per-task", "n": "ntasks", "o": "output", "e": "error", "w": "nodelist", "x": "exclude",
-    "D": "chdir", "a": "array", "d": "dependency", "L": "licenses", "l": "label", "u": "unbuffered", "K":
-    "kill-on-bad-exit", "k": "no-kill", "Q": "quiet", "v": "verbose", "W": "wait", "i": "input", "s": "oversubscribe",
-}  # fmt: skip
+_SHORT = dict(pair.split("=") for pair in OPTIONS["srun"]["short"])
 """The long names of the short options of `sbatch` and `srun`."""
-
-_SRUN_OWN = frozenset(
-    "label unbuffered overlap kill-on-bad-exit no-kill quiet verbose disable-status wait exclusive cpu-bind mem-bind "
-    "gpu-bind accel-bind distribution mpi output error open-mode job-name nodes ntasks ntasks-per-node cpus-per-task "
-    "gres gpus gpus-per-node gpus-per-task nodelist jobid partition account time mem".split()
-)
-"""Options of `srun` that cloudtrain sets itself, or that only say how the processes share the allocation."""
 
 
 @dataclass
@@ -67,7 +45,7 @@ def unwrap(words: Sequence[str]) -> LaunchCommand:
         elif match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL):
             launch.variables[match[1]] = match[2]
             launch.words.pop(0)
-        elif name in _WRAPPERS:
+        elif name in OPTIONS["shell"]["wrappers"]:
             _take_off(launch, name)
         else:
             launch.words = []
@@ -83,9 +61,9 @@ def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             break
         name, equals, value = word[2:].partition("=")
         if not word.startswith("--"):
-            name, value = SHORT.get(word[1], word[1]), word[2:]
+            name, value = _SHORT.get(word[1], word[1]), word[2:]
         name = name.replace("_", "-")
-        if not value and not equals and rest and name not in _SRUN_FLAGS:
+        if not value and not equals and rest and name not in OPTIONS["srun"]["flags"]:
             value = rest.pop(0)
         options[name] = value
     return options, rest
@@ -94,9 +72,8 @@ def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 def _lost_of_srun(options: dict[str, str]) -> dict[str, str]:
     container = 'write the image into `environment.image`, and `container = "pyxis"` and `mounts` under `[slurm]`'
     own = "a job has no field for this option of srun"
-    return {
-        f"--{name}": container if name.startswith("container") else own for name in options if name not in _SRUN_OWN
-    }
+    names = [name for name in options if name not in OPTIONS["srun"]["known"]]
+    return {f"--{name}": container if name.startswith("container") else own for name in names}
 
 
 def _inner(launch: LaunchCommand) -> list[str]:
@@ -137,12 +114,6 @@ _DIRECTIVE = "#SBATCH"
 _SETUP = re.compile(r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit)\s|eval \"\$\((conda|micromamba) ")
 """Beginnings of lines that prepare the shell for the launch line."""
 
-_HARMLESS = frozenset("set shopt echo printf true : hostname date nvidia-smi pwd wait exit trap sleep [ [[ tee".split())
-"""Commands that change nothing for the launch line, unless they write a file or decide what runs."""
-
-_NODES = frozenset({"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SKYPILOT_NUM_NODES"})
-_GPUS = frozenset({"SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE"})
-
 
 def is_batch_script(text: str) -> bool:
     """Return whether a text is a script for `sbatch`."""
@@ -158,8 +129,8 @@ def read_batch_script(text: str, folder: str) -> TrainingLaunch:
     nodes = options.get("nodes", "").rpartition("-")[2]
     lost = _settle_gpus(options, int(nodes) if nodes.isdecimal() else 1, _tasks(options))
     gpus = _last_number(options.get("gpus-per-node", ""))
-    variables: dict[str, Value] = dict.fromkeys(_NODES, nodes or "1")
-    variables |= {name: str(gpus) for name in _GPUS if gpus}
+    variables: dict[str, Value] = dict.fromkeys(OPTIONS["variables"]["nodes"], nodes or "1")
+    variables |= {name: str(gpus) for name in OPTIONS["variables"]["gpus"] if gpus}
     variables |= {
         f"SLURM_{name.upper().replace('-', '_')}": options[name] for name in _TASK_COUNTS if options.get(name)
     }
@@ -255,7 +226,7 @@ def _directives(text: str) -> dict[str, str]:
                 options[f"#SBATCH {word}"] = ""
                 continue
             if not word.startswith("--"):
-                name, value = SHORT.get(word[1:2], word[1:2]), word[2:]
+                name, value = _SHORT.get(word[1:2], word[1:2]), word[2:]
             if not value and "=" not in word and words and not words[0].startswith("-"):
                 value = words.pop(0)
             options[name] = value
@@ -279,7 +250,8 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
     nodes = int(data.get("num_nodes") or 1)
     envs = {str(key): value for key, value in (data.get("envs") or {}).items()}
     variables: dict[str, Value] = {name: str(value) for name, value in envs.items() if value is not None}
-    variables |= {name: str(nodes) for name in _NODES} | {name: str(count) for name in _GPUS if count}
+    variables |= dict.fromkeys(OPTIONS["variables"]["nodes"], str(nodes))
+    variables |= dict.fromkeys(OPTIONS["variables"]["gpus"] if count else (), str(count))
     launch = _launch_in(data["run"], variables, folder)
     launch.folder = folder
     launch.tool, launch.instances, launch.name = "SkyPilot", nodes, data.get("name")
@@ -359,7 +331,7 @@ def _shown(command: ShellCommand) -> str:
 def _is_harmless(command: ShellCommand) -> bool:
     name = command.words[0]
     decides = re.match(r"(if|elif|while|until|for|case)\b", command.text) or re.search(r"[^&\d]>|<<", command.text)
-    return name == "cd" or (name in _HARMLESS and (command.after_pipe or not decides))
+    return name == "cd" or (name in OPTIONS["shell"]["harmless"] and (command.after_pipe or not decides))
 
 
 def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
@@ -390,15 +362,12 @@ def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> No
             launch.lost[f"cd {folder}"[:80]] = "only a running shell knows the folder: write it into `source_dir`"
 
 
-_TASK_KEYS = frozenset({"name", "run", "num_nodes", "resources", "envs", "setup", "file_mounts", "secrets", "volumes"})
-
-
 def _lose_rest(launch: TrainingLaunch, data: Mapping[str, Any], resources: Mapping[str, Any]) -> None:
     why = "a job has no field for this; settings of the target may have one"
     image = str(resources.get("image_id") or "")
     expressed = {"accelerators", "use_spot", *(["image_id"] if image.startswith("docker:") else [])}
     launch.lost |= {f"resources.{name}": why for name in resources if name not in expressed}
-    launch.lost |= {str(name): why for name in data if name not in _TASK_KEYS and name != "workdir"}
+    launch.lost |= {str(name): why for name in data if name not in OPTIONS["skypilot"]["known"]}
     if not isinstance(data.get("workdir"), str | None):
         launch.lost["workdir"] = "clone the repository, and name its folder as `source_dir`"
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cloudtrain.documents.document import Unreadable, read_text
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import UsageError
 from cloudtrain.system.plugins import DEFAULT_TARGET
+
+OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    tool: {kind: tuple(words.split()) for kind, words in kinds.items()}
+    for tool, kinds in load_toml(Path(__file__).with_name("launchers.toml").read_text("utf-8")).items()
+}
+"""Each tool's options by their kinds, from the table `launchers.toml`."""
 
 
 @dataclass
@@ -81,13 +89,9 @@ def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
             return module.rpartition(".")[2].replace("run", "torchrun"), skip + 2
         if module in ("accelerate.commands.launch", "deepspeed.launcher.runner"):
             return module.partition(".")[0], skip + 2
-        is_tool = module in _PYTHON_TOOLS or (option.startswith("-") and option != "-m")
+        is_tool = module in OPTIONS["python"]["tools"] or (option.startswith("-") and option != "-m")
         return None if is_tool else ("python", skip)
     return None
-
-
-_PYTHON_TOOLS = frozenset({"pip", "venv", "nltk.downloader", "spacy", "ensurepip"})
-"""Modules that prepare a machine for training."""
 
 
 def _python_options(words: Sequence[str]) -> int:
@@ -98,7 +102,7 @@ def _python_options(words: Sequence[str]) -> int:
     return count
 
 
-def _options(words: Sequence[str], flags: frozenset[str]) -> tuple[dict[str, list[str]], list[str]]:
+def _options(words: Sequence[str], flags: Container[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Split words into options and the rest, which begins at the first word that is not an option. The options' names
     are written with hyphens. `flags` are options without a value."""
     options: dict[str, list[str]] = {}
@@ -120,20 +124,12 @@ def _count(options: dict[str, list[str]], *names: str) -> int | None:
     return None
 
 
-def _lost(options: dict[str, list[str]], known_options: Set[str], why: str) -> dict[str, str]:
+def _lost(options: dict[str, list[str]], known_options: Container[str], why: str) -> dict[str, str]:
     return {name: why for name in options if name not in known_options}
 
 
-_TORCH_FLAGS = frozenset({"--standalone", "-m", "--module", "--no-python", "--run-path", "--use-env"})
-_TORCH_KNOWN = (_TORCH_FLAGS - {"--run-path"}) | {
-    "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend",
-    "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--role", "--tee", "-t", "--redirects", "-r", "--log-dir",
-    "--local-addr", "--start-method", "--monitor-interval", "--local-ranks-filter",
-}  # fmt: skip
-
-
 def _torchrun(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001 - as the other readers
-    options, program = _options(words, _TORCH_FLAGS)
+    options, program = _options(words, OPTIONS["torchrun"]["flags"])
     launch = TrainingLaunch("torchrun", program, is_module=bool({"-m", "--module"} & options.keys()))
     launch.is_command = "--no-python" in options
     nodes = (options.get("--nnodes") or ["1"])[0]
@@ -147,7 +143,7 @@ def _torchrun(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG
     launch.processes = int(count) if count.isdecimal() else None
     if launch.processes is None and count not in ("gpu", "auto"):
         launch.lost["--nproc-per-node"] = _known_later(count, "distribution.processes_per_instance")
-    launch.lost |= _lost(options, _TORCH_KNOWN, "a job has no field for this option of torchrun")
+    launch.lost |= _lost(options, OPTIONS["torchrun"]["known"], "a job has no field for this option of torchrun")
     if "--max-restarts" in options:
         launch.lost["--max-restarts"] = "it is a setting of the local target: `cloudtrain submit --max-restarts N`"
     launch.distribution = {"type": "torch"}
@@ -167,16 +163,6 @@ def _torch_launch(words: Sequence[str], folder: str) -> TrainingLaunch:
     return launch
 
 
-_ACCELERATE_FLAGS = frozenset(
-    "--multi-gpu --cpu --use-cpu --use-deepspeed --use-fsdp --use-megatron-lm --use-xpu --use-mps-device --mps "
-    "--use-parallelism-config --use-tp --downcast-bf16 --same-network --enable-cpu-affinity --no-python --tpu "
-    "--tpu-use-cluster --tpu-use-sudo --dynamo-use-fullgraph --dynamo-use-dynamic --dynamo-use-regional-compilation "
-    "-m --module --debug -q --quiet".split()
-)
-_ACCELERATE_CONFIGS = (
-    "fsdp_config", "deepspeed_config", "dynamo_config", "parallelism_config", "megatron_lm_config", "fp8_config",
-    "mpirun_config", "use_cpu", "downcast_bf16", "enable_cpu_affinity", "debug", "dynamo_backend", "tpu_name",
-)  # fmt: skip
 _ACCELERATE_OWN = re.compile(
     r"--(use-|fsdp|deepspeed|zero|offload|dynamo|megatron|parallelism|cpu$|tpu|debug|downcast|enable-cpu)"
 )
@@ -185,7 +171,7 @@ _GPU_IDS = "cloudtrain uses all GPUs of an instance, or `processes_per_instance`
 
 
 def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
-    options, program = _options(words, _ACCELERATE_FLAGS)
+    options, program = _options(words, OPTIONS["accelerate"]["flags"])
     config = _yaml(os.path.join(folder, options["--config-file"][0])) if "--config-file" in options else {}  # noqa: PTH118
     if "SAGEMAKER" in str(config.get("compute_environment", "")):
         hint = "run the line, then adopt the job that it has created: `cloudtrain adopt sagemaker://REGION/NAME`"
@@ -214,32 +200,24 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch.distribution = {"type": "deepspeed"} if deepspeed else {"type": "torch"}
     if kind == "NO" and (launch.processes or 1) == 1:
         launch.distribution, launch.processes = {}, None
-    for name in _ACCELERATE_CONFIGS:
+    for name in OPTIONS["accelerate"]["own_variables"]:
         if str(config.get(name) or "no").lower() != "no":
             launch.lost[name] = _OWN_VARIABLES
     if kind in ("FSDP", "MEGATRON_LM", "DEEPSPEED") and not config.get(f"{kind.lower()}_config"):
         launch.lost["distributed_type"] = _OWN_VARIABLES
     launch.lost |= {name: _OWN_VARIABLES for name in options if _ACCELERATE_OWN.match(name)}
-    known_options = launch.lost.keys() | {
-        "--multi-gpu", "--same-network", "-m", "--module", "-q", "--quiet", "--no-python", "--config-file",
-        "--num-machines", "--num-processes", "--mixed-precision", "--machine-rank", "--main-process-ip",
-        "--main-process-port", "--rdzv-backend", "--gpu-ids", "--num-cpu-threads-per-process",
-    }  # fmt: skip
+    known_options = {*launch.lost, *OPTIONS["accelerate"]["known"]}
     launch.lost |= _lost(options, known_options, "a job has no field for this option of accelerate")
     return launch
 
 
-_DEEPSPEED_FLAGS = frozenset(
-    "--module --no-python --no-local-rank --force-multi --no-ssh --no-ssh-check --save-pid --bind-cores-to-rank "
-    "--elastic-training --enable-elastic-training -v -h".split()
-)
 _LOCAL_RANK = (
     "The deepspeed launcher passes `--local_rank` to the script; cloudtrain does not. The variable LOCAL_RANK has it."
 )
 
 
 def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
-    options, program = _options(words, _DEEPSPEED_FLAGS)
+    options, program = _options(words, OPTIONS["deepspeed"]["flags"])
     launch = TrainingLaunch("deepspeed", program, is_module="--module" in options, distribution={"type": "deepspeed"})
     hostfiles = options.get("--hostfile") or options.get("-H")
     hosts = _hosts(os.path.join(folder, hostfiles[0])) if hostfiles else []  # noqa: PTH118
@@ -256,25 +234,13 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
     for option in ("--include", "-i", "--exclude", "-e"):
         if option in options:
             launch.lost[option] = _GPU_IDS
-    known_options = (_DEEPSPEED_FLAGS - {"--bind-cores-to-rank", "--elastic-training", "--enable-elastic-training"}) | {
-        "--num-nodes", "--num-gpus", "--hostfile", "-H", "--master-port", "--master-addr", "--launcher",
-        "--include", "-i", "--exclude", "-e",
-    }  # fmt: skip
-    launch.lost |= _lost(options, known_options, "a job has no field for this option of deepspeed")
+    launch.lost |= _lost(options, OPTIONS["deepspeed"]["known"], "a job has no field for this option of deepspeed")
     return launch
 
 
 def _hosts(file: str) -> list[int]:
     lines = [line.split("#")[0].split() for line in _text(file).splitlines()]
     return [int((re.search(r"slots=(\d+)", " ".join(words)) or ["", "1"])[1]) for words in lines if words]
-
-
-_MPI_FLAGS = frozenset({"--allow-run-as-root", "--oversubscribe", "--tag-output", "-v", "--verbose", "--bind-to-none"})
-_MPI_LOST_FLAGS = frozenset(
-    "--gloo --mpi --jsrun --report-bindings --display-map --display-allocation --nooversubscribe --bycore --byslot "
-    "--bynode --bind-to-core --bind-to-socket --timestamp-output --disable-cache --autotune --no-stall-check "
-    "--log-hide-timestamp --merge-stderr-to-stdout --stream-output".split()
-)
 
 
 def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
@@ -296,8 +262,8 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
             extra += ["-x", rest.pop(0)]
         elif name == "--mca" and len(rest) > 1:
             extra += ["--mca", rest.pop(0), rest.pop(0)]
-        elif word not in _MPI_FLAGS:
-            flag = name in _MPI_LOST_FLAGS or "=" in word
+        elif word not in OPTIONS["mpirun"]["known"]:
+            flag = name in OPTIONS["mpirun"]["flags"] or "=" in word
             value = rest.pop(0) if rest and not rest[0].startswith("-") and not flag else ""
             launch.lost[word] = f"write `{f'{word} {value}'.strip()}` into `distribution.options` where it is needed"
     launch.instances = len(slots) or (total // launch.processes if total and launch.processes else 1)
@@ -324,11 +290,11 @@ def _horovodrun(words: Sequence[str], folder: str) -> TrainingLaunch:
 
 
 def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001 - as the other readers
-    own, rest = _options(words, frozenset({"--dryrun", "--wait", "--log", "--tee-logs"}))
+    own, rest = _options(words, OPTIONS["torchx"]["flags"])
     if not rest or rest[0] != "dist.ddp":
         hint = "print the torchrun line with `torchx run --dryrun`, and adopt that line"
         raise _wrong("cloudtrain knows only torchx's component `dist.ddp`", hint)
-    options, program = _options(rest[1:], frozenset())
+    options, program = _options(rest[1:], ())
     launch = TrainingLaunch("torchx", distribution={"type": "torch"})
     nodes, _, count = (options.get("-j") or ["1x1"])[0].partition("x")
     launch.instances = int(nodes.rpartition(":")[2]) if nodes.rpartition(":")[2].isdecimal() else 1
@@ -339,8 +305,7 @@ def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG00
     launch.is_module = "-m" in options
     start = options.get("--script") or options.get("-m") or []
     launch.program = [*start[:1], *program]
-    known_options = frozenset({"-j", "--name", "--env", "--script", "-m"})
-    launch.lost |= _lost(options, known_options, "a job has no field for this option of torchx")
+    launch.lost |= _lost(options, OPTIONS["torchx"]["known"], "a job has no field for this option of torchx")
     for name in ("-cfg", "--scheduler-args"):
         if name in own:
             launch.lost[name] = "write the scheduler's options as settings of the target in cloudtrain.toml"
