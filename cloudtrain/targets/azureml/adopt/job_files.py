@@ -20,6 +20,7 @@ from cloudtrain.job.data import DataType
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.compile.job import PRIORITIES, SERVICES
 from cloudtrain.targets.azureml.compile.places import SCHEMES
+from cloudtrain.targets.azureml.export import TABLES
 from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, camel, duration_text
 from cloudtrain.targets.azureml.reading import KINDS
 
@@ -28,60 +29,17 @@ _WORKSPACE = re.compile(
     r"/providers/Microsoft\.MachineLearningServices/workspaces/(?P<workspace>[^/]+)"
 )
 
-_KINDS = {
-    "automl": "an AutoML job",
-    "spark": "a Spark job",
-    "parallel": "a parallel job",
-    "import": "an import job",
-    "labeling": "a labelling job",
-    "finetuning": "a fine-tuning job",
-    "component": "a component",
-    "environment": "an environment",
-    "deployment": "a deployment",
-    "endpoint": "an endpoint",
-    "data": "a data asset",
-    "model": "a model",
-    "schedule": "a schedule",
-}
+_KINDS: dict[str, str] = TABLES["kinds"]
+_IDENTITIES: dict[str, str] = TABLES["identities"]
+_MODES = {word: mode for mode, word in (TABLES["input_modes"] | TABLES["output_modes"]).items()}
+_MODES |= {"mount": "ReadWriteMount"}
 
-_READ_ONLY = frozenset({"id", "status", "creation_context", "log_files", "parameters", "resourceGroup", "warnings"})
+_KEYS = frozenset(TABLES["keys"]["command"].split())
+_READ_ONLY = frozenset(TABLES["keys"]["shown"].split())
 """Fields that only `az ml job show` prints."""
-
-_MODES = {
-    "ro_mount": "ReadOnlyMount",
-    "rw_mount": "ReadWriteMount",
-    "mount": "ReadWriteMount",
-    "download": "Download",
-    "upload": "Upload",
-    "direct": "Direct",
-    "eval_mount": "EvalMount",
-    "eval_download": "EvalDownload",
-}
-_IDENTITIES = {
-    "user_identity": "UserIdentity", "user": "UserIdentity", "managed": "Managed", "managed_identity": "Managed",
-    "aml_token": "AMLToken", "amltoken": "AMLToken",
-}  # fmt: skip
-
-_KEYS = frozenset(
-    "$schema type name display_name experiment_name description tags properties command code environment "
-    "environment_variables distribution compute resources limits inputs outputs services identity queue_settings "
-    "parent_job_name".split()
-)
-
-_DISTRIBUTION_KEYS = {
-    "pytorch": {"process_count_per_instance"},
-    "mpi": {"process_count_per_instance"},
-    "tensorflow": {"parameter_server_count", "worker_count"},
-}
 
 _SINGLE_BRACES = re.compile(r"(?<!\{)\{(inputs|outputs|search_space)\.([^}]*)\}(?!\})")
 """The older form of a reference. azure-ai-ml 1.35.2 sends it as `${{...}}`."""
-
-_RESOURCE_PROPERTIES = {
-    "aisupercomputer": "AISuperComputer", "singularity": "AISuperComputer", "itp": "itp",
-    "target_selector": "target_selector",
-}  # fmt: skip
-"""Maps lower-case names of properties of resources to those that azure-ai-ml 1.35.2 sends."""
 
 CONDA_FILE = "conda.yml"
 
@@ -163,9 +121,9 @@ def _unknown_of_distribution(data: JsonMapping) -> dict[str, str]:
     """azure-ai-ml refuses a file with such a key."""
     fields = mapping(data.get("distribution"))
     kind = str(fields.get("type", "")).lower()
-    keys = _DISTRIBUTION_KEYS.get(kind, fields.keys()) | {"type"}
+    keys = TABLES["distribution_keys"][kind].split() if kind in TABLES["distribution_keys"] else fields.keys()
     reason = f"Azure ML's distribution `{kind}` has no such key, and its tools refuse the file"
-    return {f"distribution.{key}": reason for key in fields if key not in keys}
+    return {f"distribution.{key}": reason for key in fields if key not in (*keys, "type")}
 
 
 def _refused_values(data: JsonMapping) -> Iterator[tuple[str, str]]:
@@ -392,7 +350,7 @@ def _resources(fields: JsonMapping) -> JsonObject | None:
     resources = {camel(key): value for key, value in fields.items() if key != "docker_args"}
     if isinstance(fields.get("properties"), Mapping):
         pairs = fields["properties"].items()
-        resources["properties"] = {_RESOURCE_PROPERTIES.get(key.lower(), key): value for key, value in pairs}
+        resources["properties"] = {TABLES["renamed_resources"].get(key.lower(), key): value for key, value in pairs}
     arguments = fields.get("docker_args")
     if isinstance(arguments, list):
         resources["dockerArgsList"] = arguments

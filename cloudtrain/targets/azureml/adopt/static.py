@@ -13,28 +13,16 @@ from typing import Any
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original, StaticCall, said
 from cloudtrain.targets.azureml.adopt.job_files import body_of
 from cloudtrain.targets.azureml.adopt.requests import drafts_of
+from cloudtrain.targets.azureml.export import TABLES
 
 _CLASSES: dict[str, dict[str, str]] = {
-    "PyTorchDistribution": {"type": "pytorch"},
-    "MpiDistribution": {"type": "mpi"},
-    "TensorFlowDistribution": {"type": "tensorflow"},
-    "RayDistribution": {"type": "ray"},
-    "UserIdentityConfiguration": {"type": "user_identity"},
-    "ManagedIdentityConfiguration": {"type": "managed"},
-    "AmlTokenConfiguration": {"type": "aml_token"},
-    "SshJobService": {"type": "ssh"},
-    "TensorBoardJobService": {"type": "tensor_board"},
-    "JupyterLabJobService": {"type": "jupyter_lab"},
-    "VsCodeJobService": {"type": "vs_code"},
-} | {name: {} for name in ("Input", "Output", "Environment", "BuildContext", "CommandJobLimits", "QueueSettings")}
+    **{name.rpartition(".")[2]: {"type": kind} for kind, name in TABLES["classes"].items()},
+    **{name: {} for name in ("Input", "Output", "Environment", "BuildContext", "CommandJobLimits", "QueueSettings")},
+}
 """Maps classes of the SDK to what a job file says beside their arguments."""
 
 _RESOURCES = "instance_count instance_type shm_size docker_args locations max_instance_count".split()
-_WORKSPACE = {
-    "subscription_id": "subscription_id",
-    "resource_group_name": "resource_group",
-    "workspace_name": "workspace",
-}
+_WORKSPACE: dict[str, str] = TABLES["workspace"]
 
 
 def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
