@@ -16,12 +16,14 @@ from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.script import job_name_from
 from cloudtrain.machines.overlay import type_named
 from cloudtrain.plans.plan import map_texts
+from cloudtrain.rules.engine import value_at
 from cloudtrain.targets.adoption import Draft, Original
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
 from cloudtrain.targets.sagemaker.catalogue.images import has_other_toolkit, image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
+from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
 from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, Start
 from cloudtrain.targets.sagemaker.request import (
@@ -38,15 +40,6 @@ from cloudtrain.targets.sagemaker.request import (
 from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, account_id
 
 # Turn a request's profiler, debugger and their rules into settings: the inverse of `compile/monitoring`.
-
-_OF_RULES = {
-    "RuleConfigurationName": "name",
-    "RuleEvaluatorImage": "image",
-    "RuleParameters": "parameters",
-    "InstanceType": "instance_type",
-    "LocalPath": "local_path",
-    "S3OutputPath": "output",
-}
 
 
 def monitoring_settings(request: JsonMapping, output: str | None) -> JsonObject:
@@ -82,7 +75,7 @@ def monitoring_settings(request: JsonMapping, output: str | None) -> JsonObject:
 
 def _rule(row: JsonMapping) -> JsonObject:
     size = row.get("VolumeSizeInGB")
-    rule = {ours: row[theirs] for theirs, ours in _OF_RULES.items() if row.get(theirs)}
+    rule = {ours: row[theirs] for theirs, ours in SDK_TABLES["rule_settings"].items() if row.get(theirs)}
     return rule | ({"volume_size": f"{size}g"} if size else {})
 
 
@@ -389,47 +382,31 @@ def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonOb
     return {name: value for name, value in item.items() if value is not None}
 
 
+_UNLESS_EMPTY = frozenset(
+    "output_kms_key volume_kms_key network_isolation encrypt_inter_container_traffic remote_debug infra_check "
+    "session_tags".split()
+)
+"""Settings whose empty value is the default."""
+
+
 def _settings(original: Original) -> JsonObject:
     request = original.request
-    output, config = _mapping(request.get("OutputDataConfig")), _mapping(request.get("ResourceConfig"))
-    network = _mapping(request.get("VpcConfig"))
-    experiment = _mapping(request.get("ExperimentConfig"))
-    mlflow, board = _mapping(request.get("MlflowConfig")), _mapping(request.get("TensorBoardOutputConfig"))
-    checkpoint = str(_mapping(request.get("CheckpointConfig")).get("LocalPath", CHECKPOINT_DIR))
-    usual = checkpoint == CHECKPOINT_DIR or not re.fullmatch(CHECKPOINT_PATH, checkpoint)
-    mode = _mapping(request.get("AlgorithmSpecification")).get("TrainingInputMode", "File")
-    settings = {
-        "role": request.get("RoleArn"),
-        "region": region_of(original),
-        "output": output.get("S3OutputPath"),
-        "output_kms_key": output.get("KmsKeyId") or None,
-        "compress_output": False if output.get("CompressionType") == "NONE" else None,
-        "volume_kms_key": config.get("VolumeKmsKeyId") or None,
-        "keep_alive": config.get("KeepAlivePeriodInSeconds"),
-        "training_plan": config.get("TrainingPlanArn"),
-        "subnets": network.get("Subnets"),
-        "security_group_ids": network.get("SecurityGroupIds"),
-        "network_isolation": request.get("EnableNetworkIsolation") or None,
-        "encrypt_inter_container_traffic": request.get("EnableInterContainerTrafficEncryption") or None,
-        "max_retries": _mapping(request.get("RetryStrategy")).get("MaximumRetryAttempts"),
-        "max_pending": _mapping(request.get("StoppingCondition")).get("MaxPendingTimeInSeconds"),
-        "remote_debug": _mapping(request.get("RemoteDebugConfig")).get("EnableRemoteDebug") or None,
-        "infra_check": _mapping(request.get("InfraCheckConfig")).get("EnableInfraCheck") or None,
-        **monitoring_settings(request, output.get("S3OutputPath")),
-        "experiment": experiment.get("ExperimentName"),
-        "trial": experiment.get("TrialName"),
-        "trial_component": experiment.get("TrialComponentDisplayName"),
-        "experiment_run": experiment.get("RunName"),
-        "mlflow": mlflow.get("MlflowResourceArn"),
-        "mlflow_experiment": mlflow.get("MlflowExperimentName"),
-        "mlflow_run": mlflow.get("MlflowRunName"),
-        "tensorboard": board.get("S3OutputPath"),
-        "tensorboard_path": board.get("LocalPath"),
-        "checkpoint_path": None if usual else checkpoint,
-        "session_tags": _mapping(request.get("SessionChainingConfig")).get("EnableSessionTagChaining") or None,
-        "input_mode": _INPUT_MODES.get(mode) if mode != "File" else None,
-    }
+    output = value_at(request, "OutputDataConfig", "S3OutputPath")
+    settings: JsonObject = {"role": None, "region": region_of(original)}
+    settings |= _by_table(request, "settings") | monitoring_settings(request, output)
+    settings |= _by_table(request, "settings_of_records")
+    settings["compress_output"] = False if settings["compress_output"] == "NONE" else None
+    checkpoint = str(settings["checkpoint_path"])
+    if checkpoint == CHECKPOINT_DIR or not re.fullmatch(CHECKPOINT_PATH, checkpoint):
+        settings["checkpoint_path"] = None
+    mode = value_at(request, "AlgorithmSpecification", "TrainingInputMode")
+    settings["input_mode"] = _INPUT_MODES.get(mode) if mode != "File" else None
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def _by_table(request: JsonMapping, table: str) -> JsonObject:
+    values = {name: value_at(request, *path.split(".")) for name, path in SDK_TABLES[table].items()}
+    return {name: None if name in _UNLESS_EMPTY and not value else value for name, value in values.items()}
 
 
 def region_of(original: Original) -> str | None:

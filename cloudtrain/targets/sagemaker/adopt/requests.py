@@ -14,6 +14,7 @@ from cloudtrain.job.script import job_name_from
 from cloudtrain.targets.adoption import Original, Search
 from cloudtrain.targets.sagemaker.catalogue.shapes import members_of, violations
 from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
+from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES
 from cloudtrain.targets.sagemaker.request import OF_TOOLKIT, PROGRAM, JsonMapping, JsonObject
 
 # Split a CreateHyperParameterTuningJob request into the training job of its trials and the fields of a sweep.
@@ -111,15 +112,6 @@ _OPERATION = "CreateTrainingJob"
 _SIGNS = {"TrainingJobName", "AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "RoleArn"}
 """Fields that identify a request: each request has most of them."""
 
-_OTHERS = {
-    "ProcessingJobName": "processing job",
-    "TransformJobName": "batch transform job",
-    "AutoMLJobName": "AutoML job",
-    "EndpointConfigName": "endpoint",
-    "PipelineName": "pipeline",
-}
-"""Other SageMaker documents whose JSON looks similar."""
-
 _SELECTED = ("SelectedInstanceType", "SelectedInstanceCount")
 """Fields of a description's `ResourceConfig` that requests may not have."""
 
@@ -131,7 +123,9 @@ def originals_in(data: Any, folder: str | None) -> list[Original]:
     """Return the training jobs of a document from the folder `folder`; empty if the document is not from SageMaker."""
     originals = list(_originals(_without_nulls(data), folder))
     if not originals and isinstance(data, Mapping):
-        other = next((title for key, title in _OTHERS.items() if key in data or _camel(key) in data), None)
+        other = next(
+            (title for key, title in SDK_TABLES["other_documents"].items() if key in data or _camel(key) in data), None
+        )
         if other is not None:
             hint = "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to fill in by hand"
             raise UsageError(f"this file describes a SageMaker {other}, not a training job", hint=hint, code="CT981")

@@ -48,6 +48,7 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
     with_start,
 )
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, CHECKPOINT_VARIABLE, INPUT_MODES
+from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
 from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME
 from cloudtrain.targets.sagemaker.request import (
@@ -115,49 +116,16 @@ def _covers(address: str, place: str) -> bool:
 
 # Read estimators, trainers and requests from the text of a script, as a draft of a job.
 
-_FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "HuggingFace": "huggingface"}
-_VERSIONS = {"pytorch": "framework_version", "tensorflow": "framework_version", "huggingface": "transformers_version"}
-_BASES = {"pytorch_version": "pytorch", "tensorflow_version": "tensorflow"}
+_FRAMEWORKS: dict[str, str] = SDK_TABLES["classes"]
 
 _OTHERS = ("Processor", "Monitor", "Model")
 """Endings of classes of the SDK that have a role and an instance type, and train nothing."""
 
-_JOB = {
-    "entry_point": ("entry_point",), "command": ("command",), "source_dir": ("source_dir",),
-    "hyperparameters": ("hyperparameters",), "checkpoint_s3_uri": ("checkpoint", "sagemaker"),
-    "max_run": ("max_runtime",), "requirements": ("environment", "requirements"),
-    "environment": ("environment", "variables"), "instance_count": ("resources", "instance_count"),
-    "instance_type": ("resources", "instance_type", "sagemaker"),
-}  # fmt: skip
-"""Maps arguments of an estimator or a trainer to fields of a job."""
-
-_SETTINGS = {
-    "role": "role", "output_path": "output", "output_kms_key": "output_kms_key", "volume_kms_key": "volume_kms_key",
-    "subnets": "subnets", "security_group_ids": "security_group_ids", "keep_alive_period_in_seconds": "keep_alive",
-    "max_retry_attempts": "max_retries", "enable_network_isolation": "network_isolation",
-    "encrypt_inter_container_traffic": "encrypt_inter_container_traffic", "checkpoint_local_path": "checkpoint_path",
-}  # fmt: skip
-
 _AS_USUAL = {"debugger_hook_config": False, "disable_profiler": True}
 """Arguments with the values that a job has anyway."""
 
-_OLD_NAMES = {"image_name": "image_uri", "training_image": "image_uri"}
-"""Names of arguments in version 1 and 3, each with version 2's. Version 1 also writes `train_` before some names."""
-
-_TRAINER_PARTS = {
-    "SourceCode": {"entry_script": "entry_point"},
-    "Compute": {"volume_size_in_gb": "volume_size"},
-    "StoppingCondition": {"max_runtime_in_seconds": "max_run"},
-}
-"""Maps classes of version 3 to the names that an estimator of version 2 gives their arguments."""
-
 _INPUTS = ("TrainingInput", "s3_input", "InputData")
-_OF_INPUT = {
-    "distribution": "S3DataDistributionType", "s3_data_type": "S3DataType", "attribute_names": "AttributeNames",
-    "instance_groups": "InstanceGroupNames", "content_type": "ContentType", "compression": "CompressionType",
-    "record_wrapping": "RecordWrapperType", "input_mode": "InputMode",
-}  # fmt: skip
-"""Classes of inputs, and their arguments as the fields of a channel or of its source."""
+"""Classes of inputs."""
 
 _MODES = {theirs: ours for ours, theirs in INPUT_MODES.items()}
 _METHODS = ("set_hyperparameters", "fit", "train")
@@ -200,12 +168,12 @@ class _Reader:
         self.job["name"] = job_name_from(str(name or self.kind.lower()))
         is_script = "entry_point" in self.given or "command" in self.given
         self.job["source_dir"] = "." if is_script else None
-        for argument, path in _JOB.items():
-            self._put(path, self.given.pop(argument, None))
+        for argument, path in SDK_TABLES["job"].items():
+            self._put(tuple(path.split(".")), self.given.pop(argument, None))
         if is_script and not {"entry_point", "command"} & self.job.keys():
             self.job["entry_point"] = FILL_IN
         self._read_environment()
-        for argument, name in _SETTINGS.items():
+        for argument, name in SDK_TABLES["settings_of_arguments"].items():
             setting = self._known(f"[sagemaker] {name}", self.given.pop(argument, None))
             self.settings |= {} if setting is None else {name: setting}
         self._read_distribution(self.given.pop("distribution", self.given.pop("distributed", None)))
@@ -236,8 +204,8 @@ class _Reader:
             self._put(("environment", "image", "sagemaker"), image or FILL_IN)
             return
         self._put(("environment", "framework"), framework)
-        self._put(("environment", "version"), self.given.pop(_VERSIONS[framework], None))
-        for argument, base in _BASES.items():
+        self._put(("environment", "version"), self.given.pop(SDK_TABLES["version_of"][framework], None))
+        for argument, base in SDK_TABLES["base_of"].items():
             if framework == "huggingface" and argument in self.given:
                 version = self._known("environment.base", self.given.pop(argument))
                 self._put(("environment", "base"), f"{base}{version}" if version else None)
@@ -294,7 +262,7 @@ class _Reader:
             words = {key: word for key, word in value.keywords.items() if key != "channel_name"}
             first = value.arguments[0] if value.arguments else None
             place = words.pop("s3_data", words.pop("data_source", first))
-            fields = {ours: words.pop(theirs) for theirs, ours in _OF_INPUT.items() if theirs in words}
+            fields = {ours: words.pop(theirs) for theirs, ours in SDK_TABLES["inputs"].items() if theirs in words}
             self.given |= {f"inputs.{name}.{key}": word for key, word in words.items()}
         place = self._known(f"inputs.{name}.sagemaker", place)
         if place is not None:
@@ -317,9 +285,10 @@ def _flat(keywords: JsonMapping) -> Iterator[tuple[str, Any]]:
     """Yield each argument's name and value, by version 2's names. Nested objects, such as `Compute(...)`, are
     flattened."""
     for name, value in keywords.items():
-        parts = _TRAINER_PARTS.get(value.name.rpartition(".")[2]) if isinstance(value, StaticCall) else None
+        kind = value.name.rpartition(".")[2] if isinstance(value, StaticCall) else ""
+        parts = SDK_TABLES["trainer_parts"].get(kind)
         if parts is None:
-            yield _OLD_NAMES.get(name, name.removeprefix("train_")), value
+            yield SDK_TABLES["old_names"].get(name, name.removeprefix("train_")), value
             continue
         for inner, one in value.keywords.items():
             yield parts.get(inner, inner), one
@@ -480,7 +449,7 @@ class SageMakerAdopter:
         return [replace(item, settings={**settings, **item.settings}) for item, _ in originals], code
 
     def reason(self, path: ValuePath) -> str:
-        return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")
+        return str(SDK_TABLES["reasons"].get(str(path[0]) if path else "", "a job cannot say this"))
 
 
 def _drop_defaults(request: JsonObject) -> None:
@@ -522,13 +491,3 @@ _DEFAULTS: Mapping[str, JsonMapping] = {
 
 _WHY_DATA = "cloudtrain uploads the data under the hash of its content"
 _WHY_CODE = "cloudtrain uploads the code under the hash of its content"
-
-_REASONS = {
-    OF_SEARCH[0]: "a sweep has no field for it",
-    OF_SEARCH[1]: "`cloudtrain continue` extends a sweep without a warm start",
-    "CheckpointConfig": "all trials would share the place, and resume from each other's checkpoints",
-    START: "the job starts something else than version 3's drivers do",
-    "Tags": "a job's tags have each key once, and an override of the list would lose the tag of the run",
-    "InputDataConfig": "an override of the list would name the code's old place",
-    "HyperParameters": "the hyperparameter starts the job in a way that a job cannot say",
-}

@@ -16,7 +16,7 @@ from typing import Any
 
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
-from cloudtrain.targets.sagemaker.export.distributions import StartedScript, start_of
+from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of
 from cloudtrain.targets.sagemaker.request import MODEL_PARALLEL, JsonMapping, JsonObject, parsed
 
 DRIVERS, CODE = "sm_drivers", "code"
@@ -30,44 +30,10 @@ WHY_STARTED = (
     "toolkit; what both start is compared instead"
 )
 
-RENEWED_BY_START = (
-    "AlgorithmSpecification.ContainerEntrypoint",
-    "AlgorithmSpecification.ContainerArguments",
-    "HyperParameters",
-    "InputDataConfig.code",
-    "InputDataConfig.sm_drivers",
-)
+RENEWED_BY_START: list[str] = SDK_TABLES["renewed_by_start"]["fields"].split()
 """The request fields that the drivers need."""
 
-_ENTRYPOINT = {
-    "ContainerEntrypoint": ["/bin/bash"],
-    "ContainerArguments": [
-        "-c",
-        "chmod +x /opt/ml/input/data/sm_drivers/sm_train.sh && /opt/ml/input/data/sm_drivers/sm_train.sh",
-    ],
-}
-
-_KNOWN = {
-    "__init__.py": ("015147adf743ea46",),
-    "common/__init__.py": ("417d8eddae9ebaeb",),
-    "common/utils.py": ("5d943eff3396bf53", "fcc002a278cb0304", "710b7ed98195e683"),
-    "distributed_drivers/__init__.py": ("53a99964477523af",),
-    "distributed_drivers/basic_script_driver.py": ("dadc0edee555ae34", "1691a1e82cf65884"),
-    "distributed_drivers/mpi_driver.py": ("0b129b47f6d45f77", "9bef816b2b2f140d", "27d871743e98dab1"),
-    "distributed_drivers/mpi_utils.py": ("18ebf5f37be6532f",),
-    "distributed_drivers/torchrun_driver.py": ("ed06f1d666e9ce1e",),
-    "scripts/__init__.py": ("cff9d52c72a87d30",),
-    "scripts/environment.py": ("6e49c1a802d241df",),
-    "scripts/install_requirements.py": ("64ebae36f29903a3", "b8eac06428d1a291"),
-}
-"""Digests of the known drivers, made by `_digest`.
-
-They come from sagemaker-train 1.10.1, 1.21.0 and 1.27.0 (sagemaker-core 2.21.0 and 2.27.0), and from the ModelTrainer
-in sagemaker 2.257.7.
-"""
-
-_HEADS = ("8b06572b544db111", "7fc60ba61f50c281")
-"""SHA-256 of `sm_train.sh` up to the line with the started program."""
+_ENTRYPOINT: JsonObject = SDK_TABLES["start_of_drivers"]
 
 _AFTER_HEAD = re.compile(r"\nsource /opt/ml/input/sm_training\.env\n(?:set -x\n)?\n")
 
@@ -254,7 +220,7 @@ def _refuse_unknown(files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         if name in files_of_job or "__pycache__/" in name:
             continue
-        if _digest(content) not in _KNOWN.get(name, ()):
+        if _digest(content) not in SDK_TABLES["drivers"].get(name, "").split():
             raise Changed(f"`{DRIVERS}/{name}` is none of the SDK's drivers that cloudtrain knows")
 
 
@@ -263,7 +229,8 @@ def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
     mark = _AFTER_HEAD.search(text)
     end = mark.end() if mark else 0
     match = _WHAT.fullmatch(text[end:])
-    if hashlib.sha256(text[:end].encode()).hexdigest()[:16] not in _HEADS or match is None:
+    digest = hashlib.sha256(text[:end].encode()).hexdigest()[:16]
+    if digest not in SDK_TABLES["drivers"]["sm_train.sh"].split() or match is None:
         raise Changed(f"`{DRIVERS}/sm_train.sh` is not made from the SDK's template")
     command = match["command"] or match["plain"]
     fields = {"requirements": match["requirements"], "driver": match["driver"], "command": command}
