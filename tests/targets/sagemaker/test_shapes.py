@@ -140,7 +140,7 @@ def test_limits_are_read_from_the_model() -> None:
 def test_the_words_for_patterns_are_for_patterns_that_exist() -> None:
     """A pattern that the model no longer has would be shown raw."""
     patterns = {shape.get("pattern") for shape in shapes._model()["shapes"].values()}
-    assert set(shapes._WORDS) <= patterns
+    assert set(shapes._hints()) <= patterns
 
 
 def test_the_table_is_what_botocore_says() -> None:

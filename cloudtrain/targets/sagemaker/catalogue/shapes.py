@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import did_you_mean, dotted
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.machines.table import InstanceTable, InstanceType
@@ -184,8 +185,14 @@ def _string(value: str, shape: JsonMapping, path: Place, title: str) -> Iterator
         fits = len(shape["enum"]) <= MANY or (hint or "").startswith("did you mean")
         yield ShapeViolation(path, message, hint if fits else None, "enum")
     if "pattern" in shape and not sized and not matches(shape["pattern"], value):
-        words = _WORDS.get(shape["pattern"], f"it must match `{shape['pattern']}`")
+        words = _hints().get(shape["pattern"], f"it must match `{shape['pattern']}`")
         yield ShapeViolation(path, f"{title} is {describe_value(value)}, which the service refuses", words, "pattern")
+
+
+@cache
+def _hints() -> dict[str, str]:
+    """Map the service's patterns to words; messages show other patterns unchanged."""
+    return dict(load_toml(Path(__file__).with_name("patterns.toml").read_text("utf-8"))["hints"])
 
 
 def _number(value: int, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
@@ -235,23 +242,6 @@ _INSIDE: dict[str, Callable[[Any, JsonMapping, Place, str], Iterator[ShapeViolat
     "integer": _number,
     "long": _number,
 }
-
-_ONE_LINE = "write it in one line: the service takes no line breaks here"
-_NAME = "use letters, digits and hyphens, with a letter or digit at both ends"
-
-_WORDS = {
-    ".*": _ONE_LINE,
-    ".+": _ONE_LINE,
-    r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}": _NAME,
-    r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,119}": _NAME,
-    r"[A-Za-z0-9\.\-_]+": "use letters, digits, `.`, `-` and `_`",
-    r"[a-zA-Z_][a-zA-Z0-9_]*": "use letters, digits and underscores, and no digit first",
-    r"([\p{L}\p{Z}\p{N}_.:/=+\-@]*)": "use letters, digits, spaces and `_ . : / = + - @`",
-    r"(https|s3)://([^/]+)/?(.*)": "write for example `s3://bucket/folder`",
-    r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+": "write for example `arn:aws:iam::123456789012:role/R`",
-    r"[-0-9a-zA-Z]+": "use letters, digits and hyphens",
-}
-"""Explains the service's patterns in words; messages show other patterns unchanged."""
 
 
 def members_of(operation: str, path: Place) -> tuple[str, ...] | None:

@@ -313,24 +313,10 @@ def boto_session(region: str, profile: str | None) -> Call:
 
 SDK = "version 2 of the SageMaker SDK"
 
-CLASSES = {
-    "pytorch": "sagemaker.pytorch.PyTorch",
-    "tensorflow": "sagemaker.tensorflow.TensorFlow",
-    "huggingface": "sagemaker.huggingface.HuggingFace",
-    None: "sagemaker.estimator.Estimator",
-}
-
-ALWAYS_SENT = (
-    ("ResourceConfig", "VolumeSizeInGB"),
-    ("StoppingCondition", "MaxRuntimeInSeconds"),
-    ("OutputDataConfig", "S3OutputPath"),
-    (PROFILER, "DisableProfiler"),
-)
-"""Fields that the SDK always sends, because it fills in missing ones."""
-
 
 def estimator_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
-    left_out = {".".join(path) for path in ALWAYS_SENT if path[1] not in request.get(path[0], {})}
+    always_sent = [path.split(".") for path in SDK_TABLES["names"]["always_sent"].split()]
+    left_out = {f"{section}.{name}" for section, name in always_sent if name not in request.get(section, {})}
     left_out |= {dotted(fault.path) for fault in violations(request) if fault.kind == "missing"}
     if left_out:
         raise refuse(SDK, [f"{path} left out" for path in sorted(left_out)])
@@ -346,7 +332,8 @@ def estimator_program(request: JsonObject, region: str, profile: str | None = No
     form = form_of(request, region)
     if metrics != form.metrics:
         arguments["enable_sagemaker_metrics"] = metrics
-    estimator = Call(CLASSES[form.framework], form.arguments | arguments | {"sagemaker_session": Ref("session")})
+    name = SDK_TABLES["estimators"][form.framework or "generic"]
+    estimator = Call(name, form.arguments | arguments | {"sagemaker_session": Ref("session")})
     # an explicit configuration, so that defaults from configuration files do not change the request
     session = {"boto_session": boto_session(region, profile), "sagemaker_config": NO_CONFIGURATION}
     inputs, _ = fit_inputs(form.channels)
@@ -377,11 +364,7 @@ def _common(fields: Fields) -> JsonObject:
 
 
 def _groups(request: JsonObject) -> dict[str, list[Call]]:
-    names = {
-        "InstanceGroupName": "instance_group_name",
-        "InstanceType": "instance_type",
-        "InstanceCount": "instance_count",
-    }
+    names = SDK_TABLES["instance_group"]
     groups = [
         Call("sagemaker.instance_group.InstanceGroup", {names[key]: group[key] for key in names})
         for group in request["ResourceConfig"].get("InstanceGroups", ())

@@ -41,10 +41,7 @@ DIFFERENCES: dict[str, str] = SDK_TABLES["differences"]
 WITH_DRIVERS: dict[str, str] = SDK_TABLES["with_drivers"]
 """Maps fields to the change that version 3 always makes for its drivers."""
 
-SMP_PARAMETERS = frozenset(
-    "hybrid_shard_degree sm_activation_offloading activation_loading_horizon fsdp_cache_flush_warnings "
-    "allow_empty_shards tensor_parallel_degree context_parallel_degree expert_parallel_degree random_seed".split()
-)
+SMP_PARAMETERS = frozenset(SDK_TABLES["names"]["smp_parameters"].split())
 """The parameters that version 3's `SMP` accepts."""
 
 _SHAPES = "sagemaker.core.shapes"

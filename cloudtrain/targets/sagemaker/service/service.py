@@ -13,6 +13,7 @@ from heapq import merge
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable, UsageError
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
@@ -122,31 +123,11 @@ def _split(message: str) -> tuple[str, str]:
 
 # Turn the service's job description into a `RunStatus`: state, reason, phases, times, metrics and cost.
 
-PRIMARY: dict[str, RunState | None] = {
-    "InProgress": None,
-    "Completed": RunState.SUCCEEDED,
-    "Failed": RunState.FAILED,
-    "Stopping": RunState.STOPPING,
-    "Stopped": RunState.STOPPED,
-    "Deleting": RunState.LOST,
+STATES = {
+    table: {word: RunState(state) for word, state in rows.items()}
+    for table, rows in load_toml(Path(__file__).with_name("states.toml").read_text("utf-8")).items()
 }
-"""Maps `TrainingJobStatus` and `ProcessingJobStatus` to states. None: the secondary status decides."""
-
-SECONDARY = {
-    phase: state
-    for state, phases in {
-        RunState.PENDING: "Pending Interrupted",
-        RunState.PREPARING: "Starting LaunchingMLInstances PreparingTrainingStack Downloading DownloadingTrainingImage "
-        "Restarting",
-        RunState.RUNNING: "Training Updating Uploading",
-        RunState.STOPPING: "Stopping MaxRuntimeExceeded MaxWaitTimeExceeded",
-        RunState.STOPPED: "Stopped",
-        RunState.SUCCEEDED: "Completed",
-        RunState.FAILED: "Failed",
-    }.items()
-    for phase in phases.split()
-}
-"""Maps `SecondaryStatus` of a job that is `InProgress` to states."""
+"""Maps the service's states to those of runs: a job's primary and secondary status, and a tuning job's status."""
 
 _BILLED_FROM = ("Downloading", "DownloadingTrainingImage", "Training")
 """Billing starts with the first of these phases; looking for instances is free."""
@@ -154,8 +135,7 @@ _BILLED_FROM = ("Downloading", "DownloadingTrainingImage", "Training")
 
 def state_of(primary: str, secondary: str | None) -> RunState:
     """Return the state for a job's primary and secondary status. A job with an unknown status counts as running."""
-    state = PRIMARY.get(primary)
-    return state if state is not None else SECONDARY.get(secondary or "", RunState.RUNNING)
+    return STATES["primary"].get(primary) or STATES["secondary"].get(secondary or "", RunState.RUNNING)
 
 
 def job_state(description: JsonMapping, kind: JobKind) -> RunState:

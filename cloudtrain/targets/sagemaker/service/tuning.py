@@ -21,21 +21,10 @@ from cloudtrain.targets.sagemaker.compile.sweep import continued, parents_of
 from cloudtrain.targets.sagemaker.plan import TRAINING, JobKind, S3Uri
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.service.clients import Clients
-from cloudtrain.targets.sagemaker.service.service import SageMakerService, seconds, state_of
+from cloudtrain.targets.sagemaker.service.service import STATES, SageMakerService, seconds, state_of
 from cloudtrain.targets.sagemaker.settings import AwsPlace
 
 TUNING = JobKind.of("hyper_parameter_tuning", outputs="OutputDataConfig")
-
-STATES: dict[str, RunState] = {
-    "Completed": RunState.SUCCEEDED,
-    "InProgress": RunState.RUNNING,
-    "Failed": RunState.FAILED,
-    "Stopped": RunState.STOPPED,
-    "Stopping": RunState.STOPPING,
-    "Deleting": RunState.LOST,
-    "DeleteFailed": RunState.LOST,
-}
-"""Maps `HyperParameterTuningJobStatus` to states."""
 
 
 class SageMakerTuner(SageMakerService):
@@ -54,7 +43,7 @@ class SageMakerTuner(SageMakerService):
     def status(self, ref: RunRef) -> RunStatus:
         """The metrics are the best objective value and the trial counts."""
         _, description = self._find_job(ref)
-        state = STATES.get(description[TUNING.status], RunState.RUNNING)
+        state = STATES["tuning"].get(description[TUNING.status], RunState.RUNNING)
         counts = description.get("TrainingJobStatusCounters", {})
         ended_count = sum(counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped"))
         limits = description["HyperParameterTuningJobConfig"].get("ResourceLimits", {})
@@ -89,7 +78,7 @@ class SageMakerTuner(SageMakerService):
 
     def stop(self, ref: RunRef) -> None:
         """Ask the tuner and every running trial to stop. Does nothing if the tuning job has ended."""
-        if STATES.get(self._find_job(ref)[1][TUNING.status]) is RunState.RUNNING:
+        if STATES["tuning"].get(self._find_job(ref)[1][TUNING.status]) is RunState.RUNNING:
             self._at(ref.place).call("sagemaker", TUNING.stop, **{TUNING.name: ref.name})
 
     def trials(self, ref: RunRef) -> list[Trial]:
