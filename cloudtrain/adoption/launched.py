@@ -12,6 +12,7 @@ from typing import Any
 from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, read_launch, tool_of
 from cloudtrain.adoption.shell import Open, ShellCommand, Value, commands_of
 from cloudtrain.errors import UsageError
+from cloudtrain.job.model import parse_time
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.system.plugins import parts
 
@@ -142,7 +143,7 @@ def read_batch_script(text: str, folder: str) -> TrainingLaunch:
         launch.lost["--nodes"] = "a job has a fixed number of instances, so the larger number was used"
     launch.lost |= lost | dict.fromkeys(components, "a job has one kind of instance; write a job for each part")
     launch.gpus, launch.name = gpus, options.get("job-name")
-    launch.max_runtime = _seconds(options.get("time", ""))
+    launch.max_runtime = parse_time(options.get("time", ""))
     for name, batch_settings in parts("batch").items():
         batch = batch_settings(options, launch.setup)
         if batch is not None:
@@ -383,19 +384,3 @@ def _accelerators(value: Any) -> tuple[str | None, int | None]:
 def _last_number(text: str) -> int | None:
     numbers = re.findall(r"\d+", text.rpartition(":")[2])
     return int(numbers[-1]) if numbers else None
-
-
-def _seconds(text: str) -> int | None:
-    """Convert a time limit of sbatch's `--time`, such as `DAYS-HOURS:MINUTES:SECONDS`, to seconds; None for any other
-    text."""
-    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
-        return None
-    days, dash, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if dash:
-        parts += [0] * (3 - len(parts))
-    elif len(parts) == 1:
-        parts = [0, parts[0], 0]
-    elif len(parts) == 2:
-        parts = [0, *parts]
-    return int(days or 0) * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]

@@ -230,6 +230,23 @@ def _whole(value: object, number: Decimal | int, most: int, words: tuple[str, st
     return int(number)
 
 
+def parse_time(text: str) -> int | None:
+    """Convert a time limit of Slurm to seconds: `DAYS-HOURS:MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`,
+    `MINUTES:SECONDS` or `MINUTES`. Return None for any other text, such as `infinite`."""
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in parts) or len(parts) > 3 or (dash and not days.isdecimal()):
+        return None
+    numbers = [int(part) for part in parts]
+    if dash:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    elif len(numbers) == 1:
+        hours, minutes, seconds = 0, numbers[0], 0
+    else:
+        hours, minutes, seconds = (*([0] * (3 - len(numbers))), *numbers)[:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 def format_duration(seconds: float) -> str:
     """Format seconds as `2h`, `1h30m` or `45s`, with the two largest units. Durations below ten seconds have one
     decimal: `2.4s`."""

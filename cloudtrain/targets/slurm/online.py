@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import TargetError, did_you_mean
-from cloudtrain.job.model import format_duration
+from cloudtrain.job.model import format_duration, parse_time
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Finding, Plan
 from cloudtrain.rules.engine import declare_all, level_of
@@ -141,23 +141,6 @@ def parse_partition(line: str) -> Partition:
     name, state, longest, nodes, gres = line.split("|", 4)
     _, idle, _, total = (int(count) for count in nodes.split("/"))  # allocated, idle, other, total
     return Partition(name.rstrip("*"), name.endswith("*"), state, parse_time(longest), total, gres, idle)
-
-
-def parse_time(text: str) -> int | None:
-    """Convert a time limit of Slurm to seconds: `DAYS-HOURS:MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`,
-    `MINUTES:SECONDS` or `MINUTES`. Return None for any other text, such as `infinite`."""
-    days, dash, rest = text.rpartition("-")
-    parts = rest.split(":")
-    if not all(part.isdecimal() for part in parts) or (dash and not days.isdecimal()):
-        return None
-    numbers = [int(part) for part in parts]
-    if dash:
-        hours, minutes, seconds = (*numbers, 0, 0)[:3]
-    elif len(numbers) == 1:
-        hours, minutes, seconds = 0, numbers[0], 0
-    else:
-        hours, minutes, seconds = (*([0] * (3 - len(numbers))), *numbers)[:3]
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def parse_gres(text: str) -> list[tuple[str, str, int]]:

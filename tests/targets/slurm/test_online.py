@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.job.model import parse_time
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import Level
-from cloudtrain.targets.slurm.online import parse_gres, parse_partition, parse_time
+from cloudtrain.targets.slurm.online import parse_gres, parse_partition
 from tests.targets.slurm.site import Site
 
 ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {

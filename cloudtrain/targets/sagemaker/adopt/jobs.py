@@ -19,7 +19,7 @@ from cloudtrain.plans.plan import map_texts
 from cloudtrain.rules.engine import value_at
 from cloudtrain.targets.adoption import Draft, Original
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
-from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
+from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields, place_of
 from cloudtrain.targets.sagemaker.catalogue.images import has_other_toolkit, image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
@@ -425,11 +425,7 @@ def code_uri(request: JsonMapping) -> str | None:
     submit_directory = parsed(_mapping(request.get("HyperParameters")).get(SUBMIT_DIRECTORY))
     if isinstance(submit_directory, str) and submit_directory.startswith("s3://"):
         return submit_directory
-    for channel in request.get("InputDataConfig", ()):
-        if channel.get("ChannelName") == "code":
-            uri = _mapping(_mapping(channel.get("DataSource")).get("S3DataSource")).get("S3Uri")
-            return uri if isinstance(uri, str) else None
-    return None
+    return place_of(request, CODE) or None
 
 
 def _mapping(value: Any) -> JsonObject:

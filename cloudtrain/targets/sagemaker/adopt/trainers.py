@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.documents.archives import archive_of, files_of
+from cloudtrain.rules.engine import text_at
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of
 from cloudtrain.targets.sagemaker.request import MODEL_PARALLEL, JsonMapping, JsonObject, parsed
@@ -198,7 +199,7 @@ def place_of(request: JsonMapping, channel: str) -> str:
     """Return the S3 address of a channel's data; empty if the request lacks the channel."""
     for row in request.get("InputDataConfig", ()):
         if row.get("ChannelName") == channel:
-            return str(row.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri", ""))
+            return text_at(row, "DataSource", "S3DataSource", "S3Uri")
     return ""
 
 

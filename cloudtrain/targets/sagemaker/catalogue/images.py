@@ -344,7 +344,7 @@ def _devices(words: Sequence[str]) -> Iterator[str]:
 # later images come from the tables of SDK 3. `image_data` names the sources.
 
 _TITLES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "huggingface": "Hugging Face"}
-_DEVICES = {"gpu": "GPUs", "cpu": "CPUs", "neuron": "Trainium"}
+DEVICES = {"gpu": "GPUs", "cpu": "CPUs", "neuron": "Trainium"}
 _SMP2 = "SageMaker's model parallelism library v2"
 _OWN_IMAGE = "give the address of an image as `environment.image`"
 _TOO_NEW_FOR_P2 = {"pytorch": (1, 13), "tensorflow": (2, 12)}
@@ -435,7 +435,7 @@ class _Query(NamedTuple):
 def _row(query: _Query, version: str | None, base: str | None) -> ImageEntry:
     candidates = [row for row in rows(query.framework) if query.device in row.devices]
     if not candidates:
-        message = f"SageMaker has no image of {query.title} for {_DEVICES[query.device]}"
+        message = f"SageMaker has no image of {query.title} for {DEVICES[query.device]}"
         _fail("framework", message, f"choose another instance type or framework, or {_OWN_IMAGE}")
     choices = [row.version for row in candidates]
     if version is None:  # the newest in the region that has the wanted Python, or else the newest
@@ -451,7 +451,7 @@ def _row(query: _Query, version: str | None, base: str | None) -> ImageEntry:
 
 def _unknown_version(query: _Query, version: str, choices: Sequence[str]) -> NoReturn:
     last, near = newest(choices), _nearest(version, choices)
-    message = f"SageMaker has no image of {query.title} `{version}` for {_DEVICES[query.device]}"
+    message = f"SageMaker has no image of {query.title} `{version}` for {DEVICES[query.device]}"
     use = f"use `{near}`" if near == last else f"use `{near}`, or the newest, `{last}`"
     _fail("version", f"{message}; the newest is `{last}`", f"{use}; or {_OWN_IMAGE}")
 
@@ -518,7 +518,7 @@ def _older_suffix(query: _Query, row: ImageEntry, python: str, instance: str, sm
 def _address(query: _Query, row: ImageEntry, tag: str) -> tuple[str, str, str]:
     account = row.accounts.get(query.region)
     if account is None:
-        message = f"`{query.region}` has no image of {query.title} {row.version} for {_DEVICES[query.device]}"
+        message = f"`{query.region}` has no image of {query.title} {row.version} for {DEVICES[query.device]}"
         near = get_close_matches(query.region, row.accounts, n=3)
         regions = ", ".join(f"`{one}`" for one in near) + " or another of the " if near else "one of the "
         hint = f"{_OWN_IMAGE}, or use {regions}{len(row.accounts)} regions that have it"
@@ -533,7 +533,7 @@ def _smp2_image(query: _Query, version: str | None, instance: str) -> Image:
     says that AWS has no such image.
     """
     if query.framework != "pytorch" or query.device != "gpu":
-        message = f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[query.framework]} on {_DEVICES[query.device]}"
+        message = f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[query.framework]} on {DEVICES[query.device]}"
         _fail("framework", message, "use `framework: pytorch` and an instance type with GPUs")
     by_version, aliases, real = {row.version: row for row in rows("pytorch-smp")}, smp_aliases(), smp_versions()
     whole = (

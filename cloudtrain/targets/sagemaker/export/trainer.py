@@ -161,10 +161,7 @@ def _compute(fields: Fields) -> Call:
 
 def _networking(fields: Fields) -> Call | None:
     network = _shape("", fields.take("VpcConfig", {})).arguments
-    for path, argument in (
-        ("EnableNetworkIsolation", "enable_network_isolation"),
-        ("EnableInterContainerTrafficEncryption", "enable_inter_container_traffic_encryption"),
-    ):
+    for path, argument in SDK_TABLES["networking"].items():
         if fields.take_if(path, True):
             network[argument] = True
     return Call(f"{_CONFIGS}.Networking", network) if network else None

@@ -10,7 +10,7 @@ from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, join_names, mapping_at, plural, positive_count, rule, text_at
 from cloudtrain.rules.named import TITLES, device_of, framework_of, missing_framework
-from cloudtrain.targets.sagemaker.catalogue.images import Image, numbers, resolve_image, smp_versions, versions
+from cloudtrain.targets.sagemaker.catalogue.images import DEVICES, Image, numbers, resolve_image, smp_versions, versions
 from cloudtrain.targets.sagemaker.compile.launch import python_too_old
 from cloudtrain.targets.sagemaker.reading import TRAINING_MODULE, read
 
@@ -381,8 +381,6 @@ _HOROVOD_ENDS = {"pytorch": (2, 0), "tensorflow": (2, 12)}
 _BLIND = {("gpu", "cpu"), ("neuron", "cpu"), ("neuron", "gpu")}
 """Pairs of an instance's device and an image that cannot use it."""
 
-_DEVICES = {"gpu": "GPUs", "neuron": "Trainium", "cpu": "CPUs"}
-
 
 @rule("SM305", Level.ERROR)
 def image_in_doubt(subject: Subject) -> Iterator[Fault]:
@@ -413,8 +411,8 @@ def image_for_other_device(subject: Subject) -> Iterator[Fault]:
         alone = image.device == "neuron" and "neuron" not in devices
         if group.known and (alone or (group.device, image.device) in _BLIND):
             yield Fault(
-                f"the image is for {_DEVICES[image.device]}, and `{group.known.name}` has {_has(group.known)}",
-                f"{_by_framework(subject, image.framework)}, or name an image for {_DEVICES[group.device or 'cpu']}",
+                f"the image is for {DEVICES[image.device]}, and `{group.known.name}` has {_has(group.known)}",
+                f"{_by_framework(subject, image.framework)}, or name an image for {DEVICES[group.device or 'cpu']}",
                 read(subject).image_path,
             )
 
@@ -548,8 +546,8 @@ def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
         if group.known and device is not None and (group.device, device) in (*_BLIND, ("gpu", "neuron")):
             has = f"`{group.known.name}` has {_has(group.known)}"
             yield Fault(
-                f"`{name}` says that it is made for {_DEVICES[device]}, and {has}",
-                f"use an image for {_DEVICES[group.device or 'cpu']}, or accept this one with `--ignore SM313`",
+                f"`{name}` says that it is made for {DEVICES[device]}, and {has}",
+                f"use an image for {DEVICES[group.device or 'cpu']}, or accept this one with `--ignore SM313`",
                 read(subject).image_path,
             )
             return
