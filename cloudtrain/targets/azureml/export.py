@@ -155,9 +155,9 @@ ALWAYS = (
 
 _WRITTEN_EMPTY = ("inputs", "outputs", "environment_variables", "properties", "tags")
 
-TABLES = load_toml(Path(__file__).with_name("export.toml").read_text("utf-8"))
+_TABLES = load_toml(Path(__file__).with_name("export.toml").read_text("utf-8"))
 
-INPUT_MODES: dict[str, str] = TABLES["input_modes"]
+INPUT_MODES: dict[str, str] = _TABLES["input_modes"]
 _PRIORITY_NAMES = {number: name for name, number in PRIORITIES.items()}
 
 SERVICE_SETTINGS = {"ssh": ("sshPublicKeys", "ssh_public_keys"), "tensor_board": ("logDir", "log_dir")}
@@ -219,7 +219,7 @@ def _resources(value: Any) -> dict[str, Any]:
     lost = [name for name in ("locations", "maxInstanceCount") if name in value]
     if "dockerArgsList" in value and lost:
         raise Wordless(*(f"{name} beside dockerArgsList" for name in lost))
-    names = [name for name in value["properties"] if TABLES["renamed_resources"].get(name.lower(), name) != name]
+    names = [name for name in value["properties"] if _TABLES["renamed_resources"].get(name.lower(), name) != name]
     if names:
         raise Wordless(*(f"properties.{name}" for name in names))
     if not resources["properties"]:
@@ -282,7 +282,7 @@ _INPUTS["literal"] = lambda value: _LITERAL(value)["value"]
 _OUTPUT = part(
     {
         "uri": ("path", text),
-        "mode": ("mode", one_of(TABLES["output_modes"])),
+        "mode": ("mode", one_of(_TABLES["output_modes"])),
         "assetName": ("name", text),
         "assetVersion": ("version", text),
     }
@@ -308,7 +308,7 @@ _SERVICES = {word: _service(kind) for kind, word in SERVICES.items()}
 _LIMITS = part(
     {"jobLimitsType": ("", constant("Command")), "timeout": ("timeout", _seconds)}, always=("jobLimitsType", "timeout")
 )
-_QUEUE = part({"jobTier": ("job_tier", one_of(TABLES["tiers"])), "priority": ("priority", one_of(_PRIORITY_NAMES))})
+_QUEUE = part({"jobTier": ("job_tier", one_of(_TABLES["tiers"])), "priority": ("priority", one_of(_PRIORITY_NAMES))})
 
 _JOB = part(
     {
@@ -394,7 +394,7 @@ def _command(job: Mapping[str, Any]) -> Call:
 
 
 def _object(value: Mapping[str, Any]) -> Call:
-    return Call(TABLES["classes"][value["type"]], {name: inner for name, inner in value.items() if name != "type"})
+    return Call(_TABLES["classes"][value["type"]], {name: inner for name, inner in value.items() if name != "type"})
 
 
 def _credential(place: AccountRef) -> Call:

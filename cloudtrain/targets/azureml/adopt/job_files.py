@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from cloudtrain.documents.document import Unreadable, read_document, read_text
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.data import DataType
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.compile.job import PRIORITIES, SERVICES
 from cloudtrain.targets.azureml.compile.places import SCHEMES
-from cloudtrain.targets.azureml.export import TABLES
 from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, camel, duration_text
 from cloudtrain.targets.azureml.reading import KINDS
 
@@ -28,6 +28,9 @@ _WORKSPACE = re.compile(
     r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"
     r"/providers/Microsoft\.MachineLearningServices/workspaces/(?P<workspace>[^/]+)"
 )
+
+TABLES = load_toml(Path(__file__).parent.with_name("export.toml").read_text("utf-8"))
+"""The names that azure-ai-ml has for the parts of a job."""
 
 _KINDS: dict[str, str] = TABLES["kinds"]
 _IDENTITIES: dict[str, str] = TABLES["identities"]

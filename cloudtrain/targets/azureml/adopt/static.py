@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original, StaticCall, said
-from cloudtrain.targets.azureml.adopt.job_files import body_of
+from cloudtrain.targets.azureml.adopt.job_files import TABLES, body_of
 from cloudtrain.targets.azureml.adopt.requests import drafts_of
-from cloudtrain.targets.azureml.export import TABLES
 
 _CLASSES: dict[str, dict[str, str]] = {
     **{name.rpartition(".")[2]: {"type": kind} for kind, name in TABLES["classes"].items()},
