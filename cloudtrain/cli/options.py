@@ -100,7 +100,6 @@ def runs_and_jobs(incomplete: str) -> list[str]:
 @_silent
 def jobs(incomplete: str) -> list[str]:
     """Return the job files and folders in the folder of the typed path, and the bundled scripts as `bundled:NAME`."""
-    from cloudtrain.code.bundled import script_names
     from cloudtrain.job.file import SUFFIXES
 
     path = Path(incomplete or ".")
@@ -112,7 +111,7 @@ def jobs(incomplete: str) -> list[str]:
         for entry in entries
         if not entry.name.startswith(".") and (entry.is_dir() or entry.suffix.lower() in SUFFIXES)
     ]
-    return [*paths, *(f"bundled:{name}" for name in script_names())]
+    return [*paths, *(f"bundled:{name}" for name in scripts(""))]
 
 
 @_silent
