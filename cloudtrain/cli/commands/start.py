@@ -21,16 +21,6 @@ from cloudtrain.job.schema import job_schema
 _SCHEMA = "job.schema.json"
 """The name of the JSON Schema file for editors, which is written beside the job file."""
 
-_IGNORED = f"""\
-# Files here that are not code, so that they stay out of what a job uploads. The rules are those of .gitignore.
-# Left out anyway: the inputs, outputs and checkpoints of the job, .git, environments, caches and credentials.
-{_SCHEMA}
-*.log
-wandb/
-mlruns/
-lightning_logs/
-"""
-
 _FOLDERS = ("src", "code", "scripts", "training")
 """Folders that usually hold the training script, if it is not beside the job file."""
 
@@ -83,7 +73,7 @@ def init_command(
     schema = json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
     files = {path: _job_text(path, training_script, name), path.parent / _SCHEMA: schema}
     if not (source / IGNORE_FILE).exists():
-        files[source / IGNORE_FILE] = _IGNORED
+        files[source / IGNORE_FILE] = Path(__file__).with_name("cloudtrainignore.txt").read_text("utf-8")
     for file, text in files.items():
         try:
             file.write_text(text, encoding="utf-8")
