@@ -28,11 +28,10 @@ _FOLDERS = ("src", "code", "scripts", "training")
 def init_command(
     path: Annotated[Path, typer.Argument(metavar="[FILE]", help="The job file to write.")] = Path("job.yaml"),
     script: Annotated[
-        Path | None,
-        typer.Option("--script", metavar="FILE", help="Your training script. Default: cloudtrain looks for it."),
+        Path | None, options.option("--script", "FILE", "Your training script. Default: cloudtrain looks for it.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The job's name.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    name: Annotated[str | None, options.option("--name", "NAME", "The job's name.")] = None,
+    force: Annotated[bool, options.flag("--force", "Replace the file if it exists.")] = False,
 ) -> None:
     """Write a first job file.
 
@@ -150,11 +149,8 @@ class Kind(str, Enum):
 def schema_command(
     kind: Annotated[
         Kind,
-        typer.Option(
-            "--kind",
-            metavar="KIND",
-            show_default=False,
-            help="The kind of job file: training (default), processing or sweep.",
+        options.option(
+            "--kind", "KIND", "The kind of job file: training (default), processing or sweep.", show_default=False
         ),
     ] = Kind.training,
 ) -> None:
@@ -210,7 +206,7 @@ def list_all_scripts(json: options.Json = False) -> None:
 def show_script(
     name: ScriptName,
     file: Annotated[
-        str, typer.Option("--file", metavar="FILE", help="The file to print. Default: train.py.", show_default=False)
+        str, options.option("--file", "FILE", "The file to print. Default: train.py.", show_default=False)
     ] = "train.py",
 ) -> None:
     """Print a file of a bundled script.
