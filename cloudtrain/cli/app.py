@@ -274,32 +274,13 @@ def root(
         typer.echo(ctx.get_help(), file=sys.stdout)
 
 
-_ELSEWHERE = {
-    word: command
-    for command, words in {
-        "submit": "run create apply start launch train sbatch srun torchrun send exec",
-        "plan": "dry-run dryrun render preview",
-        "check": "validate lint verify",
-        "ps": "list ls get jobs runs history",
-        "queue": "squeue sprio qstat",
-        "status": "describe info inspect state metrics",
-        "logs": "log tail output stream cat",
-        "rerun": "resubmit retry restart repeat again requeue",
-        "diff": "compare",
-        "cost": "billing bill spend price",
-        "stop": "cancel kill abort terminate scancel",
-        "rm": "delete remove forget",
-        "prune": "gc clean cleanup purge",
-        "download": "cp pull fetch sync artifacts",
-        "wait": "watch attach",
-        "doctor": "config login env debug",
-        "init": "new",
-        "adopt": "import convert migrate",
-        "instances": "machines types prices",
-    }.items()
-    for word in words.split()
-}
-"""Names of commands in other tools (kubectl, docker, uv, slurm, terraform, the clouds' tools), mapped to ours."""
+def commands_elsewhere() -> dict[str, str]:
+    """Map names of commands in other tools to ours."""
+    from cloudtrain.documents.toml_json import load_toml
+
+    table = load_toml(Path(__file__).with_name("other_tools.toml").read_text("utf-8"))
+    return {word: command for command, words in table.items() for word in words.split()}
+
 
 _OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait", "rm")
 """Commands that take a job file or a run as their argument, as the other tools do."""
@@ -325,7 +306,7 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
             f"{typed(PROGRAM, 'rerun', name)} sends a run again, {typed(PROGRAM, 'continue', name)} continues a sweep; "
             f"`{PROGRAM} rehearse job.yaml` tests locally that your script resumes from its checkpoint"
         )
-    command = _ELSEWHERE.get(word)
+    command = commands_elsewhere().get(word)
     if command is not None:
         same = rest if command in _OF_ONE and not any(argument.startswith("-") for argument in rest) else ()
         return f"did you mean {typed(PROGRAM, command, *same)}?"

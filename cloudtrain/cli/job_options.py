@@ -35,43 +35,39 @@ class SubmitOptions(NamedTuple):
     ignore: options.Ignore = None
     pin: Annotated[
         bool,
-        typer.Option(
-            "--pin", help="Ask the target for the current version of each `NAME@latest`, and write it into the job."
+        options.flag(
+            "--pin", "Ask the target for the current version of each `NAME@latest`, and write it into the job."
         ),
     ] = False
     instances: Annotated[
         int | None,
-        typer.Option(
-            "--instances",
-            "--nnodes",
+        options.option(
+            "--instances --nnodes",
+            "N",
+            "Local target: simulate N instances. Other targets, with a script: use N instances.",
             min=1,
-            metavar="N",
-            help="Local target: simulate N instances. Other targets, with a script: use N instances.",
             show_default=False,
         ),
     ] = None
     processes_per_instance: Annotated[
         int | None,
-        typer.Option(
-            "--processes-per-instance",
-            "--nproc",
+        options.option(
+            "--processes-per-instance --nproc",
+            "N",
+            "Start N processes on each instance. For the local target, or with a script instead of a job file.",
             min=1,
-            metavar="N",
-            help="Start N processes on each instance. For the local target, or with a script instead of a job file.",
         ),
     ] = None
     max_restarts: Annotated[
         int | None,
-        typer.Option(
-            "--max-restarts", min=0, metavar="N", help="Local: after a failure, restart all ranks up to N times."
-        ),
+        options.option("--max-restarts", "N", "Local: after a failure, restart all ranks up to N times.", min=0),
     ] = None
     launcher: Annotated[
         str | None,
-        typer.Option(
+        options.option(
             "--launcher",
-            metavar="NAME",
-            help="Local: `torchrun`; `fork`, which imports torch only once and starts CPU ranks faster; or `python`, "
+            "NAME",
+            "Local: `torchrun`; `fork`, which imports torch only once and starts CPU ranks faster; or `python`, "
             "one process, the default for a script that does not need torchrun on a machine without a GPU.",
             autocompletion=lambda: ["torchrun", "fork", "python"],
             show_default=False,
@@ -79,74 +75,66 @@ class SubmitOptions(NamedTuple):
     ] = None
     python: Annotated[
         str | None,
-        typer.Option(
-            "--python",
-            metavar="PATH",
-            help="Local: the Python interpreter for the script: a path, `conda:NAME` or `uv`.",
+        options.option(
+            "--python", "PATH", "Local: the Python interpreter for the script: a path, `conda:NAME` or `uv`."
         ),
     ] = None
     build_environment: Annotated[
         bool | None,
-        typer.Option(
+        options.flag(
             "--build-environment",
-            help="Local: install the job's requirements into a separate environment, built once.",
+            "Local: install the job's requirements into a separate environment, built once.",
             show_default=False,
         ),
     ] = None
     grace_period: Annotated[
         str | None,
-        typer.Option(
-            "--grace-period", metavar="TIME", help="Local: time from SIGTERM to SIGKILL, for example 30s or 2m."
-        ),
+        options.option("--grace-period", "TIME", "Local: time from SIGTERM to SIGKILL, for example 30s or 2m."),
     ] = None
     emulate: Annotated[
         str | None,
-        typer.Option(
+        options.option(
             "--emulate",
-            metavar="SERVICE",
-            help="Run a local job with the paths, files and command lines of SERVICE, such as `sagemaker`.",
+            "SERVICE",
+            "Run a local job with the paths, files and command lines of SERVICE, such as `sagemaker`.",
             autocompletion=options.emulated,
             show_default=False,
         ),
     ] = None
     queue: Annotated[
         bool | None,
-        typer.Option(
+        options.flag(
             "--queue/--no-queue",
-            help="Local: wait until enough GPUs or CPU slots are free (--queue), or start at once.",
+            "Local: wait until enough GPUs or CPU slots are free (--queue), or start at once.",
             show_default=False,
         ),
     ] = None
     priority: Annotated[
         int | None,
-        typer.Option(
-            "--priority", metavar="N", help="Local, with --queue: runs with a higher number start first. Default: 0."
-        ),
+        options.option("--priority", "N", "Local, with --queue: runs with a higher number start first. Default: 0."),
     ] = None
     gpu: Annotated[
         str | None,
-        typer.Option(
-            "--gpu",
-            metavar="MODEL[:N]",
-            help="With a script: the GPU model and the GPUs per instance, for example H100:8.",
+        options.option(
+            "--gpu", "MODEL[:N]", "With a script: the GPU model and the GPUs per instance, for example H100:8."
         ),
     ] = None
     save_job: Annotated[
-        Path | None, typer.Option("--save-job", metavar="FILE", help="With a script: also write the job to this file.")
+        Path | None, options.option("--save-job", "FILE", "With a script: also write the job to this file.")
     ] = None
     each: Annotated[
         list[str] | None,
-        typer.Option(
+        options.option(
             "--each",
-            metavar="FIELD=VALUES",
-            help="Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat the option to run "
+            "FIELD=VALUES",
+            "Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat the option to run "
             "every combination.",
             autocompletion=options.fields,
             show_default=False,
         ),
     ] = None
     parallel: Annotated[
-        int | None, typer.Option("--parallel", min=1, metavar="N", help="With --each: N runs at a time. Default: 1.")
+        int | None, options.option("--parallel", "N", "With --each: N runs at a time. Default: 1.", min=1)
     ] = None
 
 

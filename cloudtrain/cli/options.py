@@ -100,7 +100,6 @@ def runs_and_jobs(incomplete: str) -> list[str]:
 @_silent
 def jobs(incomplete: str) -> list[str]:
     """Return the job files and folders in the folder of the typed path, and the bundled scripts as `bundled:NAME`."""
-    from cloudtrain.code.bundled import script_names
     from cloudtrain.job.file import SUFFIXES
 
     path = Path(incomplete or ".")
@@ -112,7 +111,7 @@ def jobs(incomplete: str) -> list[str]:
         for entry in entries
         if not entry.name.startswith(".") and (entry.is_dir() or entry.suffix.lower() in SUFFIXES)
     ]
-    return [*paths, *(f"bundled:{name}" for name in script_names())]
+    return [*paths, *(f"bundled:{name}" for name in scripts(""))]
 
 
 @_silent
@@ -181,6 +180,19 @@ def parts(_: str) -> list[str]:
     return ["model/", "outputs/", "checkpoint/", "logs/", "work/"]
 
 
+# Declarations of options. `names` are separated by spaces, such as `--target -t`; `more` is for Typer.
+
+
+def option(names: str, metavar: str, text: str, **more: Any) -> Any:
+    """Return the declaration of an option with a value, which the help calls `metavar`."""
+    return typer.Option(*names.split(), metavar=metavar, help=text, **more)
+
+
+def flag(names: str, text: str, **more: Any) -> Any:
+    """Return the declaration of an option without a value."""
+    return typer.Option(*names.split(), help=text, **more)
+
+
 def run_names(which: str) -> Any:
     """Return the argument for one or more runs. `which` says in the help which runs the command takes."""
     text = f"{which}: names, beginnings of names, references, or `last`."
@@ -196,23 +208,17 @@ RunName = Annotated[str, _run_name(runs)]
 SweepName = Annotated[str, _run_name(sweeps)]
 TargetName = Annotated[
     str | None,
-    typer.Option(
-        "--target",
-        "-t",
-        metavar="TARGET",
-        help="The target that runs the job; TAB lists the targets. Default: `target` in cloudtrain.toml, or local.",
+    option(
+        "--target -t",
+        "TARGET",
+        "The target that runs the job; TAB lists the targets. Default: `target` in cloudtrain.toml, or local.",
         autocompletion=targets,
     ),
 ]
 TargetOfRuns = Annotated[
-    str | None,
-    typer.Option(
-        "--target", "-t", metavar="TARGET", help="All runs on this target, by any user.", autocompletion=targets
-    ),
+    str | None, option("--target -t", "TARGET", "All runs on this target, by any user.", autocompletion=targets)
 ]
-Profile = Annotated[
-    str | None, typer.Option("--profile", metavar="NAME", help="A profile in cloudtrain.toml.", show_default=False)
-]
+Profile = Annotated[str | None, option("--profile", "NAME", "A profile in cloudtrain.toml.", show_default=False)]
 
 
 def _each_field_once(changes: list[str] | None) -> list[str] | None:
@@ -227,28 +233,22 @@ def _each_field_once(changes: list[str] | None) -> list[str] | None:
 
 Set = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--set",
-        metavar="FIELD=VALUE",
+        "FIELD=VALUE",
+        "Change a field of the job, for example hyperparameters.epochs=3. Repeatable.",
         callback=_each_field_once,
-        help="Change a field of the job, for example hyperparameters.epochs=3. Repeatable.",
         autocompletion=fields,
         show_default=False,
     ),
 ]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option(
-        "--ignore",
-        metavar="CODE",
-        help="Ignore findings with this code. Repeatable.",
-        autocompletion=codes,
-        show_default=False,
-    ),
+    option("--ignore", "CODE", "Ignore findings with this code. Repeatable.", autocompletion=codes, show_default=False),
 ]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the target has accepted the run.")]
-Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values, with a header.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Detach = Annotated[bool, flag("--detach -d", "Return as soon as the target has accepted the run.")]
+Csv = Annotated[bool, flag("--csv", "Print comma-separated values, with a header.")]
+Json = Annotated[bool, flag("--json", "Print JSON instead of text.")]
 
 
 class LogLevel(str, Enum):

@@ -2,67 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
-
-def _by_name(names_of: dict[str, str]) -> dict[str, str]:
-    return {name: what for what, names in names_of.items() for name in names.split()}
-
-
-_NAMES = _by_name(
-    {
-        "an environment file": ".env .envrc",
-        "an SSH private key": "id_rsa id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk",
-        "a password file": ".netrc _netrc .pgpass .my.cnf .mylogin.cnf .htpasswd .passwd-s3fs",
-        "a git password file": ".git-credentials",
-        "a package index password file": ".pypirc",
-        "container registry credentials": ".dockercfg .dockerconfigjson",
-        "cloud credentials": ".s3cfg .boto rclone.conf application_default_credentials.json .databrickscfg "
-        ".terraformrc credentials.tfrc.json",
-        "a vault token": ".vault-token",
-        "an API key": ".comet.config kaggle.json",
-        "cluster credentials": "kubeconfig",
-        "secrets of Streamlit": "secrets.toml",
-        "a shell history": ".bash_history .zsh_history .psql_history .mysql_history",
-    }
-)
-_SUFFIXES = _by_name(
-    {
-        "a key or certificate": ".pem",
-        "a private key": ".key .ppk",
-        "a key store": ".p12 .pfx .jks .keystore",
-        "a Kerberos key table": ".keytab",
-        "a password database": ".kdb .kdbx",
-        "a VPN profile": ".ovpn",
-        "cluster credentials": ".kubeconfig",
-        "a Terraform state, which holds passwords as plain text": ".tfstate",
-        "cloud credentials": ".publishsettings",
-    }
-)
-_FOLDERS = _by_name(
-    {
-        "cloud credentials": ".aws .azure .gcloud .oci .aliyun .databricks .terraform.d",
-        "Terraform's own files": ".terraform",
-        "cluster credentials": ".kube",
-        "an SSH folder": ".ssh",
-        "a key ring": ".gnupg",
-        "a password store": ".password-store",
-        "database credentials": ".snowsql .snowflake",
-        "an API key": ".kaggle .huggingface",
-    }
-)
-_PLACES = _by_name(
-    {
-        "container registry credentials": ".docker/config.json",
-        "cloud credentials": ".config/gcloud .config/rclone",
-        "a GitHub token": ".config/gh",
-        "an API key": ".cache/huggingface",
-        "a package registry token": ".cargo/credentials .cargo/credentials.toml .gem/credentials",
-        "a password file": ".mlflow/credentials",
-        "database credentials": ".dbt/profiles.yml",
-    }
-)
+_TABLES = {
+    kind: {name: what for what, names in table.items() for name in names.split()}
+    for kind, table in json.loads(Path(__file__).with_suffix(".json").read_bytes()).items()
+}
+_NAMES, _SUFFIXES, _FOLDERS = _TABLES["names"], _TABLES["suffixes"], _TABLES["folders"]
+_PLACES = _TABLES["places"]
 """Pairs of names that mean credentials only together."""
 
 _SUSPECT = re.compile(

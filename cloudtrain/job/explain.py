@@ -6,11 +6,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
 from cloudtrain.documents.document import Format, Unreadable, read_document
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import did_you_mean, dotted, shortened
 from cloudtrain.job.nodes import (
     SchemaNode,
@@ -90,8 +93,7 @@ def explain(
         return _bad_key(str(value), context, path)
     if kind in _WITH_CONTEXT:
         return _WITH_CONTEXT[kind](name, value, context)
-    if kind in _TEXTS:
-        text = _TEXTS[kind]
+    if (text := _wordings().get(kind)) is not None:
         length = len(value) if isinstance(value, str) else 0
         facts = {"name": name, "value": describe_value(value), "length": length, "above": context.get("gt", 0) + 1}
         facts |= context
@@ -202,23 +204,13 @@ _WITH_CONTEXT: dict[str, Callable[[str, object, Mapping[str, object]], Wording]]
     "union_tag_invalid": _no_tag,
     "string_pattern_mismatch": _pattern,
 }
-_TEXTS = {
-    "missing": Wording("`{name}` is missing", "add `{name}: ...`", "CT011"),
-    "union_tag_not_found": Wording("`{name}` needs a `type`", "add for example `type: torch` under `{name}`", "CT011"),
-    "greater_than_equal": Wording("`{name}` must be at least {ge:g}, not {value}", "write `{ge:g}` or more", "CT014"),
-    "greater_than": Wording("`{name}` must be more than {gt:g}, not {value}", "write `{above:g}` or more", "CT014"),
-    "less_than_equal": Wording("`{name}` must be at most {le}, not {value}", "write `{le}` or less", "CT014"),
-    "string_too_long": Wording(
-        "`{name}` has {length} characters, and at most {max_length} are allowed",
-        "shorten it to {max_length} characters",
-        "CT016",
-    ),
-    "string_too_short": Wording("`{name}` is empty", "give it a text", "CT016"),
-    "too_long": Wording(
-        "`{name}` has {actual_length} entries, and at most {max_length} are allowed", "remove the others", "CT012"
-    ),
-}
-"""Map pydantic's name of an error to our text. Errors of type (`int_type`, ...) are explained by the node instead."""
+
+
+@cache
+def _wordings() -> Mapping[str, Wording]:
+    """Map pydantic's name of an error to our text. Errors of type (`int_type`, ...) are explained by the node."""
+    table = load_toml(Path(__file__).with_name("wordings.toml").read_text("utf-8"))
+    return {kind: Wording(**texts) for kind, texts in table.items()}
 
 
 # Conversion of hints, which are written as YAML, to the syntax of the user's file, which may be TOML or JSON.

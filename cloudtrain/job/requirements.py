@@ -267,28 +267,28 @@ def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
     return order in {"==": (0,), "!=": (-1, 1), ">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}[operator]
 
 
-def pip_lines(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[PipLine]:
-    """Yield the requirements of `file` and of the files that it includes, nested up to `deepest` levels. `read`
-    returns a file's text, or None if the file cannot be read. Lines that name no package are left out."""
-    for _, line, included in _lines_of(file, read):
-        if included is not None:
-            yield from pip_lines(included, read, deepest - 1) if deepest else ()
-        elif (package := package_in(line)) is not None:
+def pip_lines(file: str, read: Read) -> Iterator[PipLine]:
+    """Yield the requirements of `file` and of the files that it includes. `read` returns a file's text, or None if the
+    file cannot be read. Lines that name no package are left out."""
+    for _, _, line in _lines_of(file, read):
+        if (package := package_in(line)) is not None:
             yield package
 
 
-def _lines_of(file: str, read: Read) -> Iterator[tuple[int, str, str | None]]:
-    """Yield the number, the text and the included file of each line that is not empty."""
+def _lines_of(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[tuple[str, int, str]]:
+    """Yield the file, the number and the text of each line that is not empty, also of included files, which are nested
+    up to `deepest` levels."""
     waiting = ""
     for number, raw in enumerate((read(file) or "").splitlines(), 1):
         if raw.endswith("\\"):
             waiting += f"{raw[:-1]} "
             continue
         line, waiting = re.sub(r"(^|\s)#.*", "", waiting + raw).strip(), ""
-        if line:
-            option = re.match(r"(?:-r|--requirement)[\s=]*(\S+)", line)
-            folder = posixpath.dirname(file)
-            yield number, line, posixpath.normpath(posixpath.join(folder, option[1])) if option else None
+        if option := re.match(r"(?:-r|--requirement)[\s=]*(\S+)", line):
+            included = posixpath.normpath(posixpath.join(posixpath.dirname(file), option[1]))
+            yield from _lines_of(included, read, deepest - 1) if deepest else ()
+        elif line:
+            yield file, number, line
 
 
 def package_in(line: str) -> PipLine | None:
@@ -302,17 +302,15 @@ def package_in(line: str) -> PipLine | None:
     return PipLine(match[1], "" if versions.startswith("@") else versions.replace(" ", ""), marker.strip(), hashes)
 
 
-def _pip_packages(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[Package]:
+def _pip_packages(file: str, read: Read) -> Iterator[Package]:
     """Yield the packages of a pip file. Raises JobError for a line that pip cannot read."""
-    for number, line, included in _lines_of(file, read):
-        if included is not None:
-            yield from _pip_packages(included, read, deepest - 1) if deepest else ()
-        elif (package := package_in(line)) is not None:
+    for place, number, line in _lines_of(file, read):
+        if (package := package_in(line)) is not None:
             pin = PIN.fullmatch(package.versions)
             yield Package(normal(package.name), pin[1] if pin else None, package.hashes, line=line)
         elif _NO_NAME.match(line) is None:
             hint = "write one package a line, such as `numpy>=1.26`; `=` alone is not an operator"
-            raise unread(f"line {number} of `{file}` is not a requirement: `{line[:60]}`", hint)
+            raise unread(f"line {number} of `{place}` is not a requirement: `{line[:60]}`", hint)
 
 
 def normal(name: str) -> str:

@@ -45,53 +45,36 @@ if TYPE_CHECKING:
     from .tf_config import read_tf_config as read_tf_config
 
 # No name here may equal the name of a file in this folder: importing the file would replace the name.
-_HOME = {
-    "has_bf16": "accelerator",
-    "has_float8": "accelerator",
-    "use_tf32": "accelerator",
-    "Checkpoints": "checkpoints",
-    "checkpoint_dir": "directories",
-    "input_dir": "directories",
-    "model_dir": "directories",
-    "output_dir": "directories",
-    "run_dir": "directories",
-    "Environment": "environment",
-    "detect_environment": "environment",
-    "SetupError": "errors",
-    "arguments": "hyperparameters",
-    "check_finite": "metrics",
-    "format_metrics": "metrics",
-    "parse_metrics": "metrics",
-    "report": "metrics",
-    "notice": "environment",
-    "StepProfile": "observing",
-    "diagnostics_dir": "observing",
-    "prepared": "atomic",
-    "ProcessGroup": "process_group",
-    "destroy_process_group": "process_group",
-    "init_process_group": "process_group",
-    "random_states": "randomness",
-    "restore_random_states": "randomness",
-    "load_secrets": "secret_values",
-    "exit_preempted": "stopping",
-    "leave_stops_to_the_parent": "stopping",
-    "should_stop": "stopping",
-    "watch_for_stop": "stopping",
-    "apply_tf_config": "tf_config",
-    "read_tf_config": "tf_config",
+_NAMES = {
+    "accelerator": "has_bf16 has_float8 use_tf32",
+    "atomic": "prepared",
+    "checkpoints": "Checkpoints",
+    "directories": "checkpoint_dir input_dir model_dir output_dir run_dir",
+    "environment": "Environment detect_environment notice",
+    "errors": "SetupError",
+    "hyperparameters": "arguments",
+    "metrics": "check_finite format_metrics parse_metrics report",
+    "observing": "StepProfile diagnostics_dir",
+    "process_group": "ProcessGroup destroy_process_group init_process_group",
+    "randomness": "random_states restore_random_states",
+    "secret_values": "load_secrets",
+    "stopping": "exit_preempted leave_stops_to_the_parent should_stop watch_for_stop",
+    "tf_config": "apply_tf_config read_tf_config",
 }
+"""Maps modules to the names in them, separated by spaces."""
 
-__all__ = sorted(_HOME)
+__all__ = sorted(" ".join(_NAMES.values()).split())
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    for module, names in _NAMES.items():
+        if name in names.split():
+            from importlib import import_module
 
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+            value = getattr(import_module(f"{__name__}.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

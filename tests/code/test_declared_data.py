@@ -88,7 +88,7 @@ def test_named_code_stays(source: Path, job: dict[str, Any]) -> None:
     """A place that holds a file which the job starts or installs is code."""
     inputs = {"train": {"local": "src/data/train"}}
     before = code_of(inputs=inputs, **job)
-    (source / "data/train/a.bin").write_text("another text")
+    (source / "data/train/a.bin").write_text("another_text")
     assert code_of(inputs=inputs, **job) != before
 
 

@@ -32,31 +32,26 @@ def adopt_command(
     ],
     job: Annotated[
         str | None,
-        typer.Option(
-            "--job", metavar="NAME", help="The job to convert, if the source has several.", show_default=False
-        ),
+        options.option("--job", "NAME", "The job to convert, if the source has several.", show_default=False),
     ] = None,
     write: Annotated[
-        Path | None,
-        typer.Option("--write", metavar="DIR", help="Write job.yaml (or sweep.yaml) and cloudtrain.toml into DIR."),
+        Path | None, options.option("--write", "DIR", "Write job.yaml (or sweep.yaml) and cloudtrain.toml into DIR.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="With --write: replace files that exist.")] = False,
+    force: Annotated[bool, options.flag("--force", "With --write: replace files that exist.")] = False,
     python: Annotated[
-        str | None, typer.Option("--python", metavar="PATH", help="The Python interpreter to run the script with.")
+        str | None, options.option("--python", "PATH", "The Python interpreter to run the script with.")
     ] = None,
     args: Annotated[
         str | None,
-        typer.Option(
-            "--args", metavar="TEXT", help='Arguments of the script, for example "--epochs 3".', show_default=False
-        ),
+        options.option("--args", "TEXT", 'Arguments of the script, for example "--epochs 3".', show_default=False),
     ] = None,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="The most seconds that the script may run.")
+        float, options.option("--time-limit", "SECONDS", "The most seconds that the script may run.", min=1)
     ] = 300,
     static: Annotated[
-        bool, typer.Option("--static", help="Write a draft from the text of the script, without running it.")
+        bool, options.flag("--static", "Write a draft from the text of the script, without running it.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Run the script without asking.")] = False,
+    yes: Annotated[bool, options.flag("--yes -y", "Run the script without asking.")] = False,
     json: options.Json = False,
 ) -> None:
     """Convert a training job of another tool to a job file.

@@ -54,75 +54,65 @@ def instances_command(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            "--target",
-            "-t",
-            metavar="TARGET",
-            help="The target. Default: `target` in cloudtrain.toml, else the first target that lists instance types.",
+        options.option(
+            "--target -t",
+            "TARGET",
+            "The target. Default: `target` in cloudtrain.toml, else the first target that lists instance types.",
             show_default=False,
             autocompletion=options.targets,
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(
+        options.option(
             "--gpu",
-            metavar="GPU",
-            help="Only types with this GPU: H100, A100-40GB, 'a100 40gb'.",
+            "GPU",
+            "Only types with this GPU: H100, A100-40GB, 'a100 40gb'.",
             autocompletion=_offer(lambda target: gpu_names(instance_types(target))),
         ),
     ] = None,
     gpus: Annotated[
-        int | None,
-        typer.Option("--gpus", min=0, metavar="N", help="Only types with N GPUs (0: no GPU).", show_default=False),
+        int | None, options.option("--gpus", "N", "Only types with N GPUs (0: no GPU).", min=0, show_default=False)
     ] = None,
     interconnect: Annotated[
         str | None,
-        typer.Option(
+        options.option(
             "--interconnect",
-            metavar="KIND",
-            help="Only types with this network: rdma (efa or infiniband), or ethernet (no RDMA).",
+            "KIND",
+            "Only types with this network: rdma (efa or infiniband), or ethernet (no RDMA).",
             autocompletion=_offer(lambda _: INTERCONNECTS),
         ),
     ] = None,
     min_gpu_memory: Annotated[
         str | None,
-        typer.Option(
-            "--min-gpu-memory",
-            metavar="SIZE",
-            help="Only types with at least this much memory per GPU, for example 40g.",
+        options.option(
+            "--min-gpu-memory", "SIZE", "Only types with at least this much memory per GPU, for example 40g."
         ),
     ] = None,
     max_price: Annotated[
         float | None,
-        typer.Option(
-            "--max-price", metavar="USD", help="Only types that cost at most this much per hour.", show_default=False
-        ),
+        options.option("--max-price", "USD", "Only types that cost at most this much per hour.", show_default=False),
     ] = None,
     sort: Annotated[
         str,
-        typer.Option(
+        options.option(
             "--sort",
-            metavar="KEY",
+            "KEY",
+            "Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (largest "
+            "first).",
             show_default=False,
             autocompletion=_offer(lambda _: ORDERS),
-            help="Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (largest "
-            "first).",
         ),
     ] = "price",
-    everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Show all matching types, not only the first.")
-    ] = False,
-    retired: Annotated[bool, typer.Option("--retired", help="Include types that are no longer offered.")] = False,
+    everything: Annotated[bool, options.flag("--all -a", "Show all matching types, not only the first.")] = False,
+    retired: Annotated[bool, options.flag("--retired", "Include types that are no longer offered.")] = False,
     count: Annotated[
-        int,
-        typer.Option("-n", "--limit", min=1, metavar="N", help="Show the first N. Default: 20.", show_default=False),
+        int, options.option("-n --limit", "N", "Show the first N. Default: 20.", min=1, show_default=False)
     ] = 20,
     refresh: Annotated[
         bool,
-        typer.Option(
-            "--refresh",
-            help="First ask your account for the prices in its region; on Azure ML also for types and quota.",
+        options.flag(
+            "--refresh", "First ask your account for the prices in its region; on Azure ML also for types and quota."
         ),
     ] = False,
     profile: options.Profile = None,

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 def show_command(
     name: options.RunName,
-    job: Annotated[
-        bool, typer.Option("--job", help="Print a job file that you can submit again from any folder.")
-    ] = False,
+    job: Annotated[bool, options.flag("--job", "Print a job file that you can submit again from any folder.")] = False,
     json: options.Json = False,
 ) -> None:
     """Show what was sent: the job, the request and the source.
@@ -87,19 +85,15 @@ def diff_command(
 
 def cost_command(
     by: Annotated[
-        str,
-        typer.Option(
-            "--by", metavar="GROUP", help="Group by job, month, target or tag:KEY.", autocompletion=options.groups
-        ),
+        str, options.option("--by", "GROUP", "Group by job, month, target or tag:KEY.", autocompletion=options.groups)
     ] = "job",
     since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Only runs submitted since a date, or since `30d` ago."),
+        str | None, options.option("--since", "TIME", "Only runs submitted since a date, or since `30d` ago.")
     ] = None,
     target: options.TargetOfRuns = None,
     profile: options.Profile = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Do not ask targets for bills; use the data on this machine.")
+        bool, options.flag("--offline", "Do not ask targets for bills; use the data on this machine.")
     ] = False,
     csv: options.Csv = False,
     json: options.Json = False,
@@ -197,7 +191,7 @@ def code_command(
 def trials_command(
     name: options.SweepName,
     best: Annotated[
-        int | None, typer.Option("--best", min=1, metavar="N", help="Show only the N best trials, the best first.")
+        int | None, options.option("--best", "N", "Show only the N best trials, the best first.", min=1)
     ] = None,
     csv: options.Csv = False,
     json: options.Json = False,

@@ -27,20 +27,19 @@ def plan_command(
     submission: SubmitOptions,
     form: Annotated[
         str,
-        typer.Option(
-            "--format",
-            "-f",
-            metavar="FORMAT",
-            show_default=False,
-            help="text (default); json: the whole plan; request: the exact request; or a format of the target's own "
+        options.option(
+            "--format -f",
+            "FORMAT",
+            "text (default); json: the whole plan; request: the exact request; or a format of the target's own "
             "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job create --file`, aws-cli for "
             "`aws sagemaker create-training-job --cli-input-json`.",
+            show_default=False,
             autocompletion=options.formats,
         ),
     ] = "text",
-    json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
+    json: Annotated[bool, options.flag("--json", "Same as --format json.")] = False,
     short: Annotated[
-        bool, typer.Option("--short", help="Print only the summary and the findings, without processes and request.")
+        bool, options.flag("--short", "Print only the summary and the findings, without processes and request.")
     ] = False,
 ) -> None:
     """Show exactly what `submit` would send, without sending it.
@@ -137,10 +136,10 @@ def check_command(
     submission: SubmitOptions,
     online: Annotated[
         bool | None,
-        typer.Option(
+        options.flag(
             "--online/--offline",
+            "Also ask the target about role, bucket, inputs and quota. Default: only if you have credentials.",
             show_default=False,
-            help="Also ask the target about role, bucket, inputs and quota. Default: only if you have credentials.",
         ),
     ] = None,
     json: options.Json = False,

@@ -25,37 +25,34 @@ if TYPE_CHECKING:
     from cloudtrain.plans.document import Cell
     from cloudtrain.plans.states import RunStatus
 
-_LIMIT = typer.Option(
-    "-n", "--limit", min=1, metavar="N", help="Show the newest N runs. Default: 20.", show_default=False
-)
-_WHERE = typer.Option(
+_LIMIT = options.option("-n --limit", "N", "Show the newest N runs. Default: 20.", min=1, show_default=False)
+_WHERE = options.option(
     "--where",
-    metavar="COMPARISON",
-    help="Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable.",
+    "COMPARISON",
+    "Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable.",
     autocompletion=options.hyperparameters,
 )
 
 
 def ps_command(
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Show all runs, not only the newest.")] = False,
+    everything: Annotated[bool, options.flag("--all -a", "Show all runs, not only the newest.")] = False,
     count: Annotated[int, _LIMIT] = 20,
-    active: Annotated[bool, typer.Option("--active", help="Only runs that have not ended.")] = False,
+    active: Annotated[bool, options.flag("--active", "Only runs that have not ended.")] = False,
     state: Annotated[
-        str | None,
-        typer.Option("--state", metavar="STATE", help="Only runs in this state.", autocompletion=options.states),
+        str | None, options.option("--state", "STATE", "Only runs in this state.", autocompletion=options.states)
     ] = None,
-    job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Only runs of this job.")] = None,
+    job: Annotated[str | None, options.option("--job", "NAME", "Only runs of this job.")] = None,
     tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag. Repeatable.")
+        list[str] | None, options.option("--tag", "NAME=VALUE", "Only runs with this tag. Repeatable.")
     ] = None,
     where: Annotated[list[str] | None, _WHERE] = None,
     target: options.TargetOfRuns = None,
     profile: options.Profile = None,
     rehearsals: Annotated[
-        bool, typer.Option("--rehearsals", help="Also show ended rehearsals (included in --all).")
+        bool, options.flag("--rehearsals", "Also show ended rehearsals (included in --all).")
     ] = False,
-    trials: Annotated[bool, typer.Option("--trials", help="Also show the trials of sweeps.")] = False,
-    size: Annotated[bool, typer.Option("--size", help="Show the size of each run's folder on this machine.")] = False,
+    trials: Annotated[bool, options.flag("--trials", "Also show the trials of sweeps.")] = False,
+    size: Annotated[bool, options.flag("--size", "Show the size of each run's folder on this machine.")] = False,
     json: options.Json = False,
 ) -> None:
     """List runs, the newest first.
@@ -201,7 +198,7 @@ def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
 def wait_command(
     name: options.RunName,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="TIME", help="Stop waiting after this time, for example 10m.")
+        str | None, options.option("--timeout", "TIME", "Stop waiting after this time, for example 10m.")
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -233,7 +230,7 @@ def wait_command(
 
 def stop_command(
     names: Annotated[list[str], options.run_names("Runs")],
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the runs have ended.")] = False,
+    wait: Annotated[bool, options.flag("--wait", "Wait until the runs have ended.")] = False,
 ) -> None:
     """Stop runs gracefully.
 
@@ -261,56 +258,42 @@ def stop_command(
 
 def logs_command(
     name: options.RunName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
+    follow: Annotated[bool, options.flag("--follow -f", "Follow until the run ends.")] = False,
     trial: Annotated[
-        int | None, typer.Option("--trial", min=1, metavar="N", help="For a sweep: show the output of this trial.")
+        int | None, options.option("--trial", "N", "For a sweep: show the output of this trial.", min=1)
     ] = None,
-    rank: Annotated[
-        int | None, typer.Option("--rank", min=0, metavar="N", help="Only the process of this rank.")
-    ] = None,
+    rank: Annotated[int | None, options.option("--rank", "N", "Only the process of this rank.", min=0)] = None,
     instance: Annotated[
         str | None,
-        typer.Option(
-            "--instance",
-            "--host",
-            metavar="N",
-            help="Only this instance: its number from 0, or its name, such as `algo-1`.",
+        options.option(
+            "--instance --host", "N", "Only this instance: its number from 0, or its name, such as `algo-1`."
         ),
     ] = None,
     tail: Annotated[
         int | None,
-        typer.Option(
-            "--tail", min=0, metavar="N", help="Only the newest N lines; with --follow, new lines after them."
-        ),
+        options.option("--tail", "N", "Only the newest N lines; with --follow, new lines after them.", min=0),
     ] = None,
     grep: Annotated[
-        str | None, typer.Option("--grep", metavar="REGEX", help="Only lines that this regular expression matches.")
+        str | None, options.option("--grep", "REGEX", "Only lines that this regular expression matches.")
     ] = None,
     since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Only lines since a time: `2026-11-22T10:00`, or `10m` ago."),
+        str | None, options.option("--since", "TIME", "Only lines since a time: `2026-11-22T10:00`, or `10m` ago.")
     ] = None,
     level: Annotated[
         LogLevel | None,
-        typer.Option(
-            "--level",
-            metavar="LEVEL",
-            help="Only warnings and errors (`warning`), or only errors and tracebacks (`error`).",
+        options.option(
+            "--level", "LEVEL", "Only warnings and errors (`warning`), or only errors and tracebacks (`error`)."
         ),
     ] = None,
     prefix: Annotated[
         bool,
-        typer.Option(
-            "--prefix/--no-prefix",
-            show_default=False,
-            help="Print the rank before each line, or not. Default: print it.",
+        options.flag(
+            "--prefix/--no-prefix", "Print the rank before each line, or not. Default: print it.", show_default=False
         ),
     ] = True,
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time (UTC) before each line.")] = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Print the output unchanged, with its control characters.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    timestamps: Annotated[bool, options.flag("--timestamps", "Print the time (UTC) before each line.")] = False,
+    raw: Annotated[bool, options.flag("--raw", "Print the output unchanged, with its control characters.")] = False,
+    json: Annotated[bool, options.flag("--json", "Print one JSON object per line.")] = False,
 ) -> None:
     """Print the output of a run's processes.
 
@@ -360,8 +343,7 @@ def download_command(
         ),
     ] = "",
     to: Annotated[
-        Path | None,
-        typer.Option("--to", metavar="DIR", help="The folder to copy into. Default: a folder with the run's name."),
+        Path | None, options.option("--to", "DIR", "The folder to copy into. Default: a folder with the run's name.")
     ] = None,
     json: options.Json = False,
 ) -> None:

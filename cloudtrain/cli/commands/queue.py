@@ -37,12 +37,8 @@ def queue(
     ctx: typer.Context,
     target: Annotated[
         str | None,
-        typer.Option(
-            "--target",
-            "-t",
-            metavar="TARGET",
-            help="The target. Default: `target` in cloudtrain.toml.",
-            autocompletion=options.targets,
+        options.option(
+            "--target -t", "TARGET", "The target. Default: `target` in cloudtrain.toml.", autocompletion=options.targets
         ),
     ] = None,
     json: options.Json = False,
@@ -89,11 +85,10 @@ def _print_queue(runs: Sequence[QueuedRun]) -> None:
 @queue_command.command(cls=Command)
 def move(
     name: options.RunName,
-    first: Annotated[bool, typer.Option("--first", help="Move it before all other runs.")] = False,
-    last: Annotated[bool, typer.Option("--last", help="Move it behind all other runs.")] = False,
+    first: Annotated[bool, options.flag("--first", "Move it before all other runs.")] = False,
+    last: Annotated[bool, options.flag("--last", "Move it behind all other runs.")] = False,
     before: Annotated[
-        str | None,
-        typer.Option("--before", metavar="OTHER", help="Move it before this run.", autocompletion=options.runs),
+        str | None, options.option("--before", "OTHER", "Move it before this run.", autocompletion=options.runs)
     ] = None,
 ) -> None:
     """Change the place of a waiting run in the queue.
@@ -148,34 +143,30 @@ def _queue_of(run: Run) -> KeepsQueue:
 
 def prune_command(
     older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", metavar="AGE", help="Remove runs that ended longer ago than AGE, such as `30d`."),
+        str | None, options.option("--older-than", "AGE", "Remove runs that ended longer ago than AGE, such as `30d`.")
     ] = None,
     state: Annotated[
         list[str] | None,
-        typer.Option(
-            "--state", metavar="STATE", help="Remove runs in this state. Repeatable.", autocompletion=options.states
-        ),
+        options.option("--state", "STATE", "Remove runs in this state. Repeatable.", autocompletion=options.states),
     ] = None,
-    job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Remove runs of this job.")] = None,
+    job: Annotated[str | None, options.option("--job", "NAME", "Remove runs of this job.")] = None,
     larger_than: Annotated[
-        str | None,
-        typer.Option("--larger-than", metavar="SIZE", help="Remove runs whose folder exceeds SIZE, such as `1g`."),
+        str | None, options.option("--larger-than", "SIZE", "Remove runs whose folder exceeds SIZE, such as `1g`.")
     ] = None,
     keep: Annotated[
-        int | None, typer.Option("--keep", min=0, metavar="N", help="Always keep the newest N runs of each job.")
+        int | None, options.option("--keep", "N", "Always keep the newest N runs of each job.", min=0)
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(
+        options.option(
             "--by",
-            metavar="METRIC",
-            help="With --keep: keep the N runs with the highest value of METRIC, not the newest runs. For the lowest "
+            "METRIC",
+            "With --keep: keep the N runs with the highest value of METRIC, not the newest runs. For the lowest "
             "value, put a minus before the name: `--by=-loss`.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the names without removing the runs.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    dry_run: Annotated[bool, options.flag("--dry-run", "Print the names without removing the runs.")] = False,
+    yes: Annotated[bool, options.flag("--yes -y", "Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove old, failed or large runs, and keep the best.
 

@@ -43,20 +43,15 @@ def rehearse_command(
         ),
     ],
     at_step: Annotated[
-        int | None,
-        typer.Option("--at-step", min=0, metavar="N", help="Interrupt at this step. Default: about halfway."),
+        int | None, options.option("--at-step", "N", "Interrupt at this step. Default: about halfway.", min=0)
     ] = None,
     metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", metavar="NAME", help="Compare this metric instead of the losses. Repeatable."),
+        list[str] | None, options.option("--metric", "NAME", "Compare this metric instead of the losses. Repeatable.")
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            "--tolerance",
-            min=0.0,
-            metavar="X",
-            help="The largest difference at which two values count as equal. Default: 1e-5.",
+        options.option(
+            "--tolerance", "X", "The largest difference at which two values count as equal. Default: 1e-5.", min=0.0
         ),
     ] = None,
     json: options.Json = False,

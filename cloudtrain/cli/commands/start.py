@@ -21,16 +21,6 @@ from cloudtrain.job.schema import job_schema
 _SCHEMA = "job.schema.json"
 """The name of the JSON Schema file for editors, which is written beside the job file."""
 
-_IGNORED = f"""\
-# Files here that are not code, so that they stay out of what a job uploads. The rules are those of .gitignore.
-# Left out anyway: the inputs, outputs and checkpoints of the job, .git, environments, caches and credentials.
-{_SCHEMA}
-*.log
-wandb/
-mlruns/
-lightning_logs/
-"""
-
 _FOLDERS = ("src", "code", "scripts", "training")
 """Folders that usually hold the training script, if it is not beside the job file."""
 
@@ -38,11 +28,10 @@ _FOLDERS = ("src", "code", "scripts", "training")
 def init_command(
     path: Annotated[Path, typer.Argument(metavar="[FILE]", help="The job file to write.")] = Path("job.yaml"),
     script: Annotated[
-        Path | None,
-        typer.Option("--script", metavar="FILE", help="Your training script. Default: cloudtrain looks for it."),
+        Path | None, options.option("--script", "FILE", "Your training script. Default: cloudtrain looks for it.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The job's name.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    name: Annotated[str | None, options.option("--name", "NAME", "The job's name.")] = None,
+    force: Annotated[bool, options.flag("--force", "Replace the file if it exists.")] = False,
 ) -> None:
     """Write a first job file.
 
@@ -83,7 +72,7 @@ def init_command(
     schema = json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
     files = {path: _job_text(path, training_script, name), path.parent / _SCHEMA: schema}
     if not (source / IGNORE_FILE).exists():
-        files[source / IGNORE_FILE] = _IGNORED
+        files[source / IGNORE_FILE] = Path(__file__).with_name("cloudtrainignore.txt").read_text("utf-8")
     for file, text in files.items():
         try:
             file.write_text(text, encoding="utf-8")
@@ -160,11 +149,8 @@ class Kind(str, Enum):
 def schema_command(
     kind: Annotated[
         Kind,
-        typer.Option(
-            "--kind",
-            metavar="KIND",
-            show_default=False,
-            help="The kind of job file: training (default), processing or sweep.",
+        options.option(
+            "--kind", "KIND", "The kind of job file: training (default), processing or sweep.", show_default=False
         ),
     ] = Kind.training,
 ) -> None:
@@ -220,7 +206,7 @@ def list_all_scripts(json: options.Json = False) -> None:
 def show_script(
     name: ScriptName,
     file: Annotated[
-        str, typer.Option("--file", metavar="FILE", help="The file to print. Default: train.py.", show_default=False)
+        str, options.option("--file", "FILE", "The file to print. Default: train.py.", show_default=False)
     ] = "train.py",
 ) -> None:
     """Print a file of a bundled script.

@@ -32,22 +32,20 @@ if TYPE_CHECKING:
 def submit_command(
     submission: SubmitOptions,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the whole plan on stdout, without sending or writing anything.")
+        bool, options.flag("--dry-run", "Print the whole plan on stdout, without sending or writing anything.")
     ] = False,
     upload_only: Annotated[
         bool,
-        typer.Option(
+        options.flag(
             "--upload-only",
-            help="Upload code and data for use with the target's own tools, and print their paths. Submits nothing.",
+            "Upload code and data for use with the target's own tools, and print their paths. Submits nothing.",
         ),
     ] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Do not check role, bucket, inputs and quota with the target first.")
+        bool, options.flag("--offline", "Do not check role, bucket, inputs and quota with the target first.")
     ] = False,
     detach: options.Detach = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Do not show what changed since the job's last run.")
-    ] = False,
+    quiet: Annotated[bool, options.flag("--quiet -q", "Do not show what changed since the job's last run.")] = False,
     json: options.Json = False,
 ) -> None:
     """Check a job, send it, and follow its run.
@@ -206,12 +204,10 @@ def _say_history(run: Run) -> None:
 def rerun_command(
     run: options.RunName,
     set_: options.Set = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Rename the job.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, options.option("--name", "NAME", "Rename the job.", show_default=False)] = None,
     ignore: options.Ignore = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="With --set: do not check role, bucket and quota with the target first.")
+        bool, options.flag("--offline", "With --set: do not check role, bucket and quota with the target first.")
     ] = False,
     detach: options.Detach = False,
     json: options.Json = False,
@@ -256,8 +252,8 @@ def _print_goes_on(sweep: Run) -> None:
 
 def continue_command(
     name: options.RunName,
-    trials: Annotated[int, typer.Option("--trials", min=0, metavar="N", help="Add N trials.", show_default=False)] = 0,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the sweep continues.")] = False,
+    trials: Annotated[int, options.option("--trials", "N", "Add N trials.", min=0, show_default=False)] = 0,
+    detach: Annotated[bool, options.flag("--detach -d", "Return as soon as the sweep continues.")] = False,
 ) -> None:
     """Continue a sweep, with more trials if you like.
 

@@ -17,7 +17,7 @@ from cloudtrain.errors import TargetError
 from cloudtrain.plans.document import shell_word, visible, visible_yaml
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.azureml.compile.job import PRIORITIES, SERVICES
-from cloudtrain.targets.azureml.parts import duration_seconds, duration_text, parse_label
+from cloudtrain.targets.azureml.parts import camel, duration_seconds, duration_text, parse_label
 from cloudtrain.targets.azureml.service.clouds import BUILT_IN, kind_of
 from cloudtrain.targets.azureml.settings import AccountRef
 from cloudtrain.targets.common.export import Call, Program, Ref, build, python_code
@@ -227,14 +227,16 @@ def _resources(value: Any) -> dict[str, Any]:
     return resources
 
 
+def _in_snake_case(how: Convert, *names: str) -> dict[str, tuple[str, Convert]]:
+    """Return the rows of fields whose name the tool writes in snake case."""
+    return {camel(name): (name, how) for name in names}
+
+
 _RESOURCES = part(
     {
-        "instanceCount": ("instance_count", count),
-        "instanceType": ("instance_type", text),
+        **_in_snake_case(count, "instance_count", "max_instance_count"),
+        **_in_snake_case(text, "instance_type", "shm_size", "docker_args"),
         "locations": ("locations", texts),
-        "maxInstanceCount": ("max_instance_count", count),
-        "shmSize": ("shm_size", text),
-        "dockerArgs": ("docker_args", text),
         "dockerArgsList": ("docker_args", texts),
         "properties": ("properties", mapping),
     },
@@ -246,19 +248,16 @@ def _add_type(kind: str, convert: Convert) -> Convert:
     return lambda value: {"type": kind, **convert(value)}
 
 
-_PROCESSES = part({"processCountPerInstance": ("process_count_per_instance", count)})
+_PROCESSES = part(_in_snake_case(count, "process_count_per_instance"))
 _SERVERS = part(
-    {"parameterServerCount": ("parameter_server_count", count), "workerCount": ("worker_count", count)},
+    _in_snake_case(count, "parameter_server_count", "worker_count"),
     always=("parameterServerCount",),
 )
 _RAY = part(
     {
-        "port": ("port", count),
-        "address": ("address", text),
+        **_in_snake_case(count, "port", "dashboard_port"),
+        **_in_snake_case(text, "address", "head_node_additional_args", "worker_node_additional_args"),
         "includeDashboard": ("include_dashboard", flag),
-        "dashboardPort": ("dashboard_port", count),
-        "headNodeAdditionalArgs": ("head_node_additional_args", text),
-        "workerNodeAdditionalArgs": ("worker_node_additional_args", text),
     }
 )
 _DISTRIBUTIONS = {
@@ -269,7 +268,7 @@ _DISTRIBUTIONS = {
 }
 
 _IDENTITIES = {
-    "Managed": _add_type("managed_identity", part({"clientId": ("client_id", text), "objectId": ("object_id", text)})),
+    "Managed": _add_type("managed_identity", part(_in_snake_case(text, "client_id", "object_id"))),
     "UserIdentity": _add_type("user_identity", part({})),
     "AMLToken": _add_type("aml_token", part({})),
 }
@@ -314,10 +313,7 @@ _JOB = part(
     {
         "jobType": ("", constant("Command")),
         "isArchived": ("", constant(False)),
-        "displayName": ("display_name", text),
-        "experimentName": ("experiment_name", text),
-        "description": ("description", text),
-        "command": ("command", text),
+        **_in_snake_case(text, "display_name", "experiment_name", "description", "command", "parent_job_name"),
         "codeId": ("code", _id),
         "environmentId": ("environment", _id),
         "environmentVariables": ("environment_variables", mapping),
@@ -330,9 +326,7 @@ _JOB = part(
         "queueSettings": ("queue_settings", not_empty(_QUEUE)),
         "identity": ("identity", kinds("identityType", _IDENTITIES)),
         "services": ("services", not_empty(each(kinds("jobServiceType", _SERVICES)))),
-        "parentJobName": ("parent_job_name", text),
-        "tags": ("tags", each(text)),
-        "properties": ("properties", each(text)),
+        **_in_snake_case(each(text), "tags", "properties"),
     },
     always=ALWAYS,
 )

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import TargetError
 from cloudtrain.job.model import format_duration
 from cloudtrain.machines.overlay import Overlay, type_named
@@ -149,29 +151,9 @@ def _unpack(message: str) -> str:
 
 # State, times, reason and cost.
 
-STATES: dict[str, RunState] = {
-    "NotStarted": RunState.PENDING,
-    "Queued": RunState.PENDING,
-    "Provisioning": RunState.PREPARING,
-    "Preparing": RunState.PREPARING,
-    "Starting": RunState.PREPARING,
-    "Running": RunState.RUNNING,
-    "Finalizing": RunState.RUNNING,
-    "CancelRequested": RunState.STOPPING,
-    "Completed": RunState.SUCCEEDED,
-    "Failed": RunState.FAILED,
-    "Canceled": RunState.STOPPED,
-    "Paused": RunState.PENDING,
-    "NotResponding": RunState.RUNNING,
-}
-"""Maps every state that azure-ai-ml 1.35.2 knows to ours. The SDK stops waiting for a run that is `Paused` or
-`NotResponding`, but neither has ended. According to the API's documentation, a paused run may continue, and a run that
-does not respond may return to any state."""
-
-_WHY = {
-    "Paused": "the run was paused; it can be resumed in the studio",
-    "NotResponding": "the run gives no sign of life; it may come back",
-}
+_TABLES = load_toml(Path(__file__).with_name("states.toml").read_text("utf-8"))
+STATES: dict[str, RunState] = {word: RunState(ours) for word, ours in _TABLES["states"].items()}
+_WHY: dict[str, str] = _TABLES["reasons"]
 
 _MOMENT = re.compile(r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?")
 
