@@ -167,8 +167,8 @@ class Tree:
     """Sorted by the bytes of their paths. They include the runtime and other added files."""
     ignored: tuple[Ignored, ...]
     identity: Bundle
-    own_files: Mapping[str, Path] = field(default_factory=dict, hash=False)
-    """cloudtrain's own files: maps the path in the archive to the path on disk."""
+    own_files: Mapping[str, Path | bytes] = field(default_factory=dict, hash=False)
+    """cloudtrain's own files: maps the path in the archive to the path on disk, or to a generated file's content."""
     included: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The user's files from outside of `root`: maps the path in the archive to the path on disk."""
 
@@ -178,12 +178,17 @@ class Tree:
         return self.identity.sha256
 
     def location(self, entry: Entry) -> str:
-        return os.fspath(self.own_files.get(entry.path) or self.included.get(entry.path) or self.root / entry.path)
+        """Return the path on disk; of a generated file the path that the user's file of this name would have."""
+        own = self.own_files.get(entry.path)
+        place = None if isinstance(own, bytes) else own
+        return os.fspath(place or self.included.get(entry.path) or self.root / entry.path)
 
     def read_text(self, path: str) -> str | None:
         """Return the text of the file at a path in the archive; None if there is none, or if it cannot be read."""
-        entry = next((entry for entry in self.entries if entry.path == path), None)
+        entry, own = next((entry for entry in self.entries if entry.path == path), None), self.own_files.get(path)
         try:
+            if isinstance(own, bytes):
+                return own.decode()
             return None if entry is None else Path(self.location(entry)).read_text("utf-8", "replace")
         except OSError:
             return None
@@ -196,7 +201,8 @@ class Tree:
         Raises:
             SourceChanged: a file has changed since the tree was read.
         """
-        write_archive(((entry, self.location(entry)) for entry in self.entries), path)
+        own = {name: content for name, content in self.own_files.items() if isinstance(content, bytes)}
+        write_archive(((entry, own.get(entry.path) or self.location(entry)) for entry in self.entries), path)
 
 
 def scan(
@@ -426,9 +432,9 @@ class SourceChanged(CloudtrainError):
         self.may_plan_again = False
 
 
-def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
-    """Write a tar.gz of `sources`, which pairs each entry with its path on disk. Atomic: a partial archive never
-    appears at `path`.
+def write_archive(sources: Iterable[tuple[Entry, str | bytes]], path: Path) -> None:
+    """Write a tar.gz of `sources`, which pairs each entry with its path on disk or its content. Atomic: a
+    partial archive never appears at `path`.
 
     Raises:
         SourceChanged: a file's content no longer matches its entry.
@@ -448,14 +454,14 @@ def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
     sync_folder(path.parent)
 
 
-def _tar(sources: Iterable[tuple[Entry, str]]) -> Iterator[bytes]:
+def _tar(sources: Iterable[tuple[Entry, str | bytes]]) -> Iterator[bytes]:
     length = 0
     for entry, place in sources:
         header = _header(entry)
         padding = -entry.size % _TAR_BLOCK
         yield header
         if entry.target is None:
-            yield from _content(entry, place)
+            yield from _content(entry, place) if isinstance(place, str) else (place,)
         yield bytes(padding)
         length += len(header) + entry.size + padding
     end = 2 * _TAR_BLOCK

@@ -8,7 +8,6 @@ import os
 import posixpath
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloudtrain.code.files import Entry, content_hash
@@ -29,7 +28,6 @@ from cloudtrain.job.requirements import (
 )
 from cloudtrain.plans.plan import Bundle, Plan
 from cloudtrain.system.plugins import part_of
-from cloudtrain.system.private import make_private_folder, write_once
 from cloudtrain.targets.contract import Contents
 from cloudtrain.targets.where import Where
 
@@ -189,9 +187,9 @@ def with_requirements(
     if wanted.form == "pip" and not (installation.keeps_torch and is_new):
         return job, tree, installation
     if wanted.form == "pip":
-        return job, _with_list(tree, file, tree.read_text(file) or "", installation, where), installation
+        return job, _with_list(tree, file, tree.read_text(file) or "", installation), installation
     name = _LIST if written == _LIST or tree.read_text(_LIST) is None else _OTHER_LIST
-    return _renamed(job, name), _with_list(tree, name, wanted.text, installation, where), installation
+    return _renamed(job, name), _with_list(tree, name, wanted.text, installation), installation
 
 
 def _read(job: AnyJob, file: str, read: Read, contents: Contents, *, prune: bool) -> Requirements:
@@ -247,7 +245,7 @@ def _agree(first: str, second: str) -> bool:
     return all(one == other for one, other in pairs)
 
 
-def _with_list(tree: Tree, name: str, text: str, installation: Installation, where: Where) -> Tree:
+def _with_list(tree: Tree, name: str, text: str, installation: Installation) -> Tree:
     """Return the bundle with a requirements file, which keeps the image's PyTorch. Without a constraint pip replaces it
     where the machine decides versions: `timm` names no version of torch, and the newest torchvision pins the newest
     torch. pip reads `-c` relative to the file, in every launch mode of every target. A constraint without a local part
@@ -258,21 +256,15 @@ def _with_list(tree: Tree, name: str, text: str, installation: Installation, whe
         version = public if public.count(".") > 1 else f"{public}.*"
         head = WRITTEN if text.startswith(WRITTEN) else ""
         text = f"{head}{_KEEPS}-c {_CONSTRAINTS}\n{text.removeprefix(head)}"
-        tree = _with_file(tree, beside, f"torch=={version}\n".encode(), where.here.state_dir)
-    return _with_file(tree, name, text.encode(), where.here.state_dir)
+        tree = _with_file(tree, beside, f"torch=={version}\n".encode())
+    return _with_file(tree, name, text.encode())
 
 
-def _with_file(tree: Tree, name: str, content: bytes, state_dir: Path) -> Tree:
-    """Return the bundle with one more file. Its content is kept beside the archives of code, which `prune` removes."""
-    digest = hashlib.sha256(content).hexdigest()
-    folder = state_dir / "bundles" / f"requirements-{digest[:16]}"
-    make_private_folder(folder)
-    place = folder / _LIST
-    if not write_once(place, content):
-        os.utime(folder)
+def _with_file(tree: Tree, name: str, content: bytes) -> Tree:
+    """Return the bundle with one more file, which is on no disk: a plan writes nothing."""
     entries = [entry for entry in tree.entries if entry.path != name]
-    entries.append(Entry(name, len(content), sha256=digest))
+    entries.append(Entry(name, len(content), sha256=hashlib.sha256(content).hexdigest()))
     entries.sort(key=lambda entry: os.fsencode(entry.path))
     size = sum(entry.size for entry in entries)
     identity = Bundle(content_hash(entries), size, len(entries))
-    return replace(tree, entries=tuple(entries), identity=identity, own_files={**tree.own_files, name: place})
+    return replace(tree, entries=tuple(entries), identity=identity, own_files={**tree.own_files, name: content})

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import cloudtrain as ct
+from cloudtrain import api
 from tests.cli.conftest import Cli
 from tests.locks import LOCK, OWN, PROJECT, PYPI, lock, package, write
 
@@ -201,11 +203,16 @@ def test_the_images_torch_is_kept(cli: Cli, folder: Path) -> None:
     text = "timm\nnumpy>=1.26\n"
     project(folder, f"{IMAGE}, requirements: needs/gpu.txt", needs___gpu__txt=text)
     assert "torch 2.13.0+cu130 of the image stays" in plan(cli)["summary"]["requirements"]  # type: ignore[index]
-    kept = [
-        place.read_text("utf-8") for place in (folder / "state" / "bundles").glob("requirements-*/requirements.txt")
-    ]
+    assert not (folder / "state").exists()  # a plan writes nothing
+    job = ct.load_job("job.yaml")
+    api._prepare(job, api._where(job, "sagemaker", None), (), None).tree.write(folder / "code.tar.gz")  # type: ignore[union-attr]
+    with tarfile.open(folder / "code.tar.gz") as archive:
+        kept = {item.name: archive.extractfile(item).read().decode() for item in archive if "needs" in item.name}  # type: ignore[union-attr]
     head = "# cloudtrain added the next line, so that the image's PyTorch stays.\n"
-    assert sorted(kept) == [f"{head}-c cloudtrain-constraints.txt\n{text}", "torch==2.13.0\n"]
+    assert kept == {
+        "needs/cloudtrain-constraints.txt": "torch==2.13.0\n",
+        "needs/gpu.txt": f"{head}-c cloudtrain-constraints.txt\n{text}",
+    }
 
 
 def test_an_unpinned_file_is_a_notice(cli: Cli, folder: Path) -> None:

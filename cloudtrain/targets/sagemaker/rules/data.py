@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from cloudtrain.documents.document import read_bytes
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, mapping_at, rows_at, rule, text_at, value_at
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
@@ -288,7 +287,7 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
     file = subject.job.environment.requirements
     if file is None and read(subject).start.by == "toolkit":
         file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
-    text = _text(subject, file)
+    text = subject.tree.read_text(file) if file is not None else None
     if text and "--no-index" not in text:
         yield Fault(
             f"the container has no network, so `{file}` cannot be installed",
@@ -341,14 +340,3 @@ def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
             "one instance has no traffic to others that `encrypt_inter_container_traffic` could encrypt",
             "remove `encrypt_inter_container_traffic` from the target's settings for this job",
         )
-
-
-def _text(subject: Subject, file: str | None) -> str:
-    """Return the text of a file in the bundle; empty if the file is missing or cannot be read."""
-    for entry in subject.tree.entries:
-        if entry.path == file:
-            try:
-                return read_bytes(subject.tree.location(entry)).decode("utf-8", "replace")
-            except OSError:  # the file is too large for a script, or has changed
-                return ""
-    return ""
