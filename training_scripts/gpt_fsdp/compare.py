@@ -158,9 +158,9 @@ class LiveTensors(TorchDispatchMode):
         for storage in storages_of(result):
             if id(storage) not in inputs:  # a view or an update of what was there
                 self._storages[id(storage)] = weakref.ref(storage)
-        alive = {key: ref for key, ref in self._storages.items() if ref() is not None}
-        self._storages = alive
-        self.most = max(self.most, sum(ref().nbytes() for ref in alive.values()))
+        alive = {key: storage for key, ref in self._storages.items() if (storage := ref()) is not None}
+        self._storages = {key: self._storages[key] for key in alive}
+        self.most = max(self.most, sum(storage.nbytes() for storage in alive.values()))  # none is freed meanwhile
         return result
 
 
