@@ -202,7 +202,7 @@ class Tree:
             SourceChanged: a file has changed since the tree was read.
         """
         own = {name: content for name, content in self.own_files.items() if isinstance(content, bytes)}
-        write_archive(((entry, own.get(entry.path) or self.location(entry)) for entry in self.entries), path)
+        write_archive(((entry, own.get(entry.path, self.location(entry))) for entry in self.entries), path)
 
 
 def scan(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -267,7 +267,7 @@ class _NotCertain(Exception):
 
 class Options(NamedTuple):
     """The names of a script's options, without dashes. argparse takes beginnings of them, `runtime.arguments` does not,
-    but takes `-` for `_`. `required` has the names of each option that argparse requires."""
+    but takes `-` for `_`. `required` has the names of each option without which the script ends."""
 
     names: frozenset[str]
     of_argparse: bool
@@ -276,6 +276,14 @@ class Options(NamedTuple):
     def accept(self, name: str) -> bool:
         folded = name.replace("-", "_")
         return any(option.startswith(name) if self.of_argparse else option == folded for option in self.names)
+
+    def required_beside(self, given: Sequence[str]) -> list[str]:
+        """Return the required options that none of the given names means, each by its longest name."""
+        return [
+            max(option, key=len)
+            for option in self.required
+            if not any(Options(frozenset(option), self.of_argparse).accept(word) for word in given)
+        ]
 
 
 def options_of_script(text: str) -> Options | None:
@@ -289,23 +297,25 @@ def options_of_script(text: str) -> Options | None:
         tree = parse_python(text)
         nodes = list(ast.walk(tree))
         _require_plain(nodes)
-        own = _fields(tree, nodes)
-        return Options(own, False) if own else _read(tree, nodes)
+        return _fields(tree, nodes) or _read(tree, nodes)
     except (_NotCertain, SyntaxError, RecursionError):
         return None
 
 
-def _fields(tree: ast.Module, nodes: list[ast.AST]) -> frozenset[str]:
-    """Return the fields of the dataclass with which the script calls `runtime.arguments`; none if it does not."""
+def _fields(tree: ast.Module, nodes: list[ast.AST]) -> Options | None:
+    """Return the fields of the dataclass with which the script calls `runtime.arguments`; None if it does not."""
     calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "runtime.arguments"]
     if not calls:
-        return frozenset()
+        return None
     is_plain = all(len(call.args) == 1 and {word.arg for word in call.keywords} <= {"at_least"} for call in calls)
     names = [{node.id for node in ast.walk(call) if isinstance(node, ast.Name)} for call in calls]
     classes = [node for node in nodes if isinstance(node, ast.ClassDef) and all(node.name in each for each in names)]
     if not is_plain or len(classes) != 1 or classes[0].bases or not _is_reached(calls[0], tree, nodes):
         raise _NotCertain
-    return frozenset(ast.unparse(line.target) for line in classes[0].body if isinstance(line, ast.AnnAssign))
+    fields = {ast.unparse(line.target): line.value for line in classes[0].body if isinstance(line, ast.AnnAssign)}
+    is_class = all(isinstance(call.args[0], ast.Name) for call in calls)  # and no object that has values already
+    required = [(name,) for name, default in fields.items() if default is None and is_class]
+    return Options(frozenset(fields), False, tuple(required))
 
 
 def _read(tree: ast.Module, nodes: list[ast.AST]) -> Options:
@@ -326,7 +336,7 @@ def _read(tree: ast.Module, nodes: list[ast.AST]) -> Options:
             own = tuple(_names(call))
             options.update(own)
             if own and any(word.arg == "required" and ast.unparse(word.value) == "True" for word in call.keywords):
-                required.append(own)
+                required.append(own[::2])  # without their negations
     reads = [call for name, call in calls if name == _READS]
     if len(reads) != 1 or reads[0].args or reads[0].keywords or not _is_reached(reads[0], tree, nodes):
         raise _NotCertain

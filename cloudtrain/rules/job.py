@@ -185,10 +185,13 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
             hint = did_you_mean(name, candidates) or "remove it"
             place = ("hyperparameters", name) if name in own else ("arguments",)
             yield Fault(f"`{name}` is not an option of `{script}`", hint, place)
-    for option in options.required if typed is not None else ():
-        if not any(known.startswith(name) for known in option for name in names):
-            hint = f"add it to the job: `--set hyperparameters.{option[0]}=VALUE`"
-            yield Fault(f"`{script}` requires the option `--{option[0]}`, and the job has no value for it", hint)
+    if typed is None or not options.required:
+        return
+    from cloudtrain.runtime.hyperparameters import PLATFORM_ARGUMENTS
+
+    for option in options.required_beside((*names, *PLATFORM_ARGUMENTS)):
+        hint = f"add it to the job: `--set hyperparameters.{option}=VALUE`"
+        yield Fault(f"`{script}` requires the option `--{option}`, and the job has no value for it", hint)
 
 
 @rule("CT210", Level.ERROR)

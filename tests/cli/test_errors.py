@@ -128,9 +128,9 @@ def test_a_required_option_is_asked_for_before_the_job_starts(
 ) -> None:
     """argparse would end the script on a machine that is paid for. A search space and a `--set` give values too."""
     script = (
-        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--data', '-d', required=True)\n"
-        "parser.add_argument('--lr')\nparser.parse_args()\n"
-    )
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('-d', '--data', required=True)\n"
+        "parser.add_argument('--lr')\nparser.add_argument('--model_dir', required=True)\nparser.parse_args()\n"
+    )  # SageMaker's TensorFlow images add `--model_dir`
     (clean_environment / "train.py").write_text(script)
     result = cli("check", "train.py", *given)
     assert (result.code, "requires the option `--data`" in result.out + result.err) == (

@@ -143,3 +143,20 @@ def test_the_options_of_each_training_script_are_known(script: Path) -> None:
     assert not found.of_argparse
     assert "sede" not in found.names
     assert len(found.names) > 5
+
+
+def test_what_a_script_requires() -> None:
+    """An option of argparse by its longest name, and a field without a default. Another spelling of either gives it."""
+    required = PLAIN.replace('"--epochs", "-e", type=int', '"-e", "--epochs", required=True')
+    found = options_of_script(required)
+    assert found is not None
+    assert found.required_beside(["learning-rate"]) == ["epochs"]
+    assert found.required_beside(["ep"]) == found.required_beside(["e"]) == []
+    without_default = RUNTIME.replace("learning_rate: float = 0.1", "learning_rate: float")
+    found = options_of_script(without_default)
+    assert found is not None
+    assert found.required_beside([]) == []  # PRESET may have it
+    found = options_of_script(without_default.replace("replace(Config(), **PRESET)", "Config"))
+    assert found is not None
+    assert found.required_beside(["learning"]) == ["learning_rate"]
+    assert found.required_beside(["learning-rate"]) == []
