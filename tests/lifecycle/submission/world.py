@@ -249,6 +249,7 @@ class ServiceOfProcess:
         if was_repeated:  # the answer was lost, and the client library sends the request again
             taken = not self._service.arrive(plan.run_name, intent.plan, intent) if self.names_are_unique else taken
         if taken and not ((again or was_repeated) and self._service.named(plan.run_name)):
+            intent.left[-1] = (plan.run_name, "refused")  # no run came of it, so there is none to tell of
             raise NameTaken("there is one")
         process.step()
         return plan.ref

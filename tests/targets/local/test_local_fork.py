@@ -152,7 +152,8 @@ def test_variables_are_those_of_torchrun(place: Place) -> None:
     theirs = json.loads(run.texts(1)[0])
     differs = {name for name in ours if theirs.get(name) != ours[name]}
     assert differs <= {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"}
-    started_with = run.plan.request["processes"][0]["env"].keys() | os.environ.keys()
+    supervisors = {"CLOUDTRAIN_RUN_TOKEN"}  # by which it finds its own processes, whatever has started them
+    started_with = run.plan.request["processes"][0]["env"].keys() | os.environ.keys() | supervisors
     extra = {name for name in theirs if name not in ours and name not in started_with}
     assert extra <= {"LC_CTYPE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
 
