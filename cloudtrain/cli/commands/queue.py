@@ -141,6 +141,14 @@ def _queue_of(run: Run) -> KeepsQueue:
     return queue_of(run.target, load_settings())
 
 
+@options.silent
+def _metrics(_: str) -> list[str]:
+    """Return the metrics of ended runs on this machine, also with the minus for the lowest. No service is asked."""
+    ended = [run for run in ct.runs(limit=50) if run.last_status.state.is_final and run.directory is not None]
+    names = sorted({name for run in ended for name in run.status().metrics})
+    return [*names, *(f"-{name}" for name in names)]
+
+
 def prune_command(
     older_than: Annotated[
         str | None, options.option("--older-than", "AGE", "Remove runs that ended longer ago than AGE, such as `30d`.")
@@ -163,6 +171,7 @@ def prune_command(
             "METRIC",
             "With --keep: keep the N runs with the highest value of METRIC, not the newest runs. For the lowest "
             "value, put a minus before the name: `--by=-loss`.",
+            autocompletion=_metrics,
         ),
     ] = None,
     dry_run: Annotated[bool, options.flag("--dry-run", "Print the names without removing the runs.")] = False,
