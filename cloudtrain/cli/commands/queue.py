@@ -199,7 +199,15 @@ def prune_command(
         raise UsageError(
             "no option selects runs to remove", hint="write for example `cloudtrain prune --older-than 30d`"
         )
-    matches = _ended_runs(state, job, keep=keep, by=by, older_than=older_than, larger_than=larger_than)
+    matches = [run for run in ct.runs(limit=None, states=_states(state), job=job) if run.last_status.state.is_final]
+    if keep is not None:
+        matches = _beyond(matches, keep, by)
+    if older_than is not None:
+        before = time.time() - seconds_of(older_than)
+        matches = [run for run in matches if (run.last_status.ended or run.created) < before]
+    if larger_than is not None:
+        least = _size(larger_than)
+        matches = [run for run in matches if (run.size or 0) > least]
     if dry_run:
         print_lines(run.name for run in matches)
         if not matches:
@@ -215,28 +223,6 @@ def prune_command(
     clean(load_settings().state_dir)
     if not matches:
         say("no run matches; nothing was removed")
-
-
-def _ended_runs(
-    state: Iterable[str] | None,
-    job: str | None,
-    *,
-    keep: int | None,
-    by: str | None,
-    older_than: str | None,
-    larger_than: str | None,
-) -> list[Run]:
-    """Return the ended runs that meet all conditions; see the options of `prune`."""
-    runs = [run for run in ct.runs(limit=None, states=_states(state), job=job) if run.last_status.state.is_final]
-    if keep is not None:
-        runs = _beyond(runs, keep, by)
-    if older_than is not None:
-        before = time.time() - seconds_of(older_than)
-        runs = [run for run in runs if (run.last_status.ended or run.created) < before]
-    if larger_than is not None:
-        least = _size(larger_than)
-        runs = [run for run in runs if (run.size or 0) > least]
-    return runs
 
 
 def _states(names: Iterable[str] | None) -> list[RunState]:
