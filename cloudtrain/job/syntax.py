@@ -110,7 +110,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
             if is_certain and name and not modules:
                 needs.setdefault(name, (path, statement.lineno))
         own = frozenset(packages) if path == script else own
-        attended += [(path, *call) for call in _attended(body, nodes[path])] if path in certain else []
+        attended += [(path, *call) for call in _attended(body, nodes[path], path == script)] if path in certain else []
     every = [(path, node) for path, inside in nodes.items() for node in inside]
     calls = [(path, node) for path, node in every if isinstance(node, ast.Call)]
     trains = any(isinstance(node.func, ast.Attribute) and node.func.attr == "backward" for _, node in calls)
@@ -126,7 +126,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     found = tuple(Save(path, line, *place) for path, line, place in saves if place not in (None, (None, "")))
     texts = [(path, node.lineno, str(node.value)) for path, node in every if isinstance(node, ast.Constant)]
     outside = tuple(row for row in texts if row[2].startswith("../") and row[2] not in defaults.values())
-    makes = any(ast.unparse(node.func).endswith(("mkdir", "makedirs", "mkdtemp")) for _, node in calls)
+    makes = any({getattr(node.func, key, "") for key in ("id", "attr")} & {"mkdir", "makedirs"} for _, node in calls)
     writes = [(path, node.lineno, _place(_written_to(node), values, {})) for path, node in calls if not makes]
     folders = [(path, line, posixpath.split(posixpath.normpath(place[1]))[0]) for path, line, place in writes if place]
     written = tuple(row for row in folders if row[2] and row[2][0] not in "/.~$" and "..." not in row[2])
@@ -142,11 +142,7 @@ def _nodes(text: str) -> tuple[list[ast.AST], list[ast.stmt]]:
     return nodes, module.body
 
 
-_ATTENDED = frozenset(("get_ipython", "display", "input"))
-"""Functions that only a notebook has, and the one that waits for a person."""
-
-
-def _attended(body: list[ast.stmt], nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
+def _attended(body: list[ast.stmt], nodes: list[ast.AST], is_main: bool) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each call that certainly runs: at the top, below `__main__`, or in a function that
     is called there, but not in a branch, nor behind one that may end the function or the script."""
     functions = {item.name: item.body for item in body if isinstance(item, ast.FunctionDef)}
@@ -158,21 +154,20 @@ def _attended(body: list[ast.stmt], nodes: list[ast.AST]) -> Iterator[tuple[int,
     while waiting:
         item = waiting.pop(0)
         inside = list(ast.walk(item))
-        if isinstance(item, ast.With) or (isinstance(item, ast.If) and "__main__" in ast.unparse(item.test)):
+        if (isinstance(item, ast.If) and is_main and "__main__" in ast.unparse(item.test)) or (
+            isinstance(item, ast.With) and "suppress" not in ast.unparse(item.items[0])
+        ):
             waiting[:0] = item.body
         elif isinstance(item, ast.Expr | ast.Assign | ast.Return) and not any(
-            isinstance(node, _BRANCHES) for node in inside
+            isinstance(node, ast.IfExp | ast.BoolOp | ast.Lambda) for node in inside
         ):
             names = [(node.lineno, ast.unparse(node.func)) for node in inside if isinstance(node, ast.Call)]
-            yield from (call for call in names if call[1] in _ATTENDED - bound)
+            yield from (call for call in names if call[1] in {"get_ipython", "display", "input"} - bound)
             waiting[:0] = [line for _, name in names for line in functions.pop(name, ())]
         elif not any(isinstance(node, ast.FunctionDef) for node in inside) and any(
             isinstance(node, ast.Return | ast.Raise) or getattr(node, "id", "") in ("sys", "exit") for node in inside
         ):
             return
-
-
-_BRANCHES = ast.IfExp | ast.BoolOp | ast.Lambda
 
 
 def _imports(
@@ -240,7 +235,9 @@ def _saved_to(call: ast.Call) -> ast.expr | None:
     last = "TrainingArguments" if name.endswith("TrainingArguments") else name.rpartition(".")[2]
     position, key = _SAVES.get(name) or _SAVES.get(last, (-1, ""))
     given = call.args[position] if 0 <= position < len(call.args) else None
-    return next((word.value for word in call.keywords if key and word.arg == key), given)
+    path = next((word.value for word in call.keywords if key and word.arg == key), given)
+    is_other = last == "save" and name not in _SAVES and not ast.unparse(path or call)[:-1].endswith((".keras", ".h5"))
+    return None if is_other else path
 
 
 _SAVES = {
@@ -249,6 +246,8 @@ _SAVES = {
     "save_file": (1, "filename"),
     "save_pretrained": (0, "save_directory"),
     "save_model": (0, "output_dir"),
+    **dict.fromkeys(("np.save", "numpy.save"), (0, "file")),
+    **dict.fromkeys(("save", "save_weights"), (0, "filepath")),  # of Keras, if the path ends as one of Keras does
     **dict.fromkeys(("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig"), (0, "output_dir")),
 }
 """Maps each function that saves a model to the position and the name of the argument with the path."""
@@ -256,13 +255,12 @@ _SAVES = {
 
 def _written_to(call: ast.Call) -> ast.expr | None:
     """Return the argument that names the file which a call writes, without making its folder; None for other calls."""
-    name = ast.unparse(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if name in ("save", "dump"):
+        return _saved_to(call) if ast.unparse(call.func).startswith(("torch.", "joblib.", "np.", "numpy.")) else None
     modes = [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "mode")] if name == "open" else []
-    if name in ("torch.save", "joblib.dump"):
-        return _saved_to(call)
-    is_writer = name.endswith((".savefig", ".to_csv", "np.save", "numpy.save"))
-    is_writer = is_writer or any(str(getattr(mode, "value", "r")).startswith(("w", "a", "x")) for mode in modes)
-    return call.args[0] if is_writer and call.args else None
+    writes = any(str(getattr(mode, "value", "r")).startswith(("w", "a", "x")) for mode in modes)
+    return call.args[0] if call.args and (writes or name in ("savefig", "to_csv")) else None
 
 
 def _place(

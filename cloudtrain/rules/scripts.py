@@ -57,11 +57,11 @@ def needs_a_person(subject: Subject) -> Iterator[Fault]:
     """
     for name, hint in _ATTENDED.items():
         calls = [(file, line) for file, line, called in subject.syntax.attended if called == name]
-        reason = "and a run has no keyboard" if name == "input" else "which only a notebook has"
+        why = "and a run has no keyboard" if name == "input" else "which only a notebook has"
         for file in dict.fromkeys(file for file, _ in calls):
             lines = [str(line) for where, line in calls if where == file]
             where = f"line{'s' if lines[1:] else ''} {', '.join(lines[:5])}{', ...' if lines[5:] else ''} of `{file}`"
-            yield Fault(f"`{name}()` is called in {where}, {reason}", hint, ("entry_point",))
+            yield Fault(f"`{name}()` is called in {where}, {why}", hint, ("entry_point",))
 
 
 _ATTENDED = {
@@ -96,8 +96,9 @@ def model_is_lost(subject: Subject) -> Iterator[Fault]:
     """The script saves a model where the service does not keep it.
 
     SageMaker and Azure ML keep the job's outputs and checkpoint; Azure ML also `outputs` and `logs` in the working
-    folder. The rule reads `torch.save`, `save_pretrained`, `save_model`, `save_file`, `joblib.dump` and
-    the `output_dir` of Hugging Face's trainers, with paths that are constants or options of the script.
+    folder. The rule reads `torch.save`, `save_pretrained`, `save_model`, `save_file`, `joblib.dump`, `np.save`, Keras's
+    `save` and `save_weights`, and the `output_dir` of Hugging Face's trainers, with paths that are constants or options
+    of the script.
     """
     facts, words = find_target(subject.reading.service).facts, given_options(subject)
     if not facts.is_paid:

@@ -424,6 +424,6 @@ def test_hints_name_options(cli: Cli, script: str, clean_environment: Path) -> N
     assert planned.code == 0, planned.err
     assert "add `--set distribution.type=torch`" in " ".join(planned.out.split())
     (clean_environment / "job.yaml").write_text(f"name: a\nentry_point: {script}\n")
-    assert "`instance_type: {sagemaker: ml.g5.12xlarge}`" in " ".join(
+    assert "`instance_type: {sagemaker: ml.g5.xlarge}`" in " ".join(
         cli("plan", "--target", "sagemaker", "job.yaml").err.split()
     )

@@ -114,6 +114,10 @@ def test_copies_of_one_training_are_told_before_they_are_paid_for(
         ('torch.save(net, "/opt/ml/model/a.pt")', None),
         ("torch.save(net, runtime.model_dir() / 'a.pt')", None),
         ("image.save('a.png')", None),
+        ('model.save("digits.keras")', "digits.keras"),
+        ('model.save(filepath=f"{FOLDER}/net.h5")', "out/net.h5"),
+        ('model.save_weights(args.output_dir + "/net.weights.h5")', "results/net.weights.h5"),
+        ('np.save("weights.npy", net)', "weights.npy"),
     ],
 )
 def test_a_model_that_the_service_would_delete_is_told(
@@ -165,6 +169,9 @@ def test_data_that_only_this_machine_has_is_told(make_source: Callable[..., Path
                  hyperparameters={"data": "${{inputs.data}}"}) == []  # fmt: skip
 
 
+GUARDED = "if __name__ == '__main__':\n    input()\n"
+
+
 @pytest.mark.parametrize("target", [*CLOUDS, "local"])
 @pytest.mark.parametrize(
     ("source", "message"),
@@ -189,6 +196,8 @@ def test_data_that_only_this_machine_has_is_told(make_source: Callable[..., Path
         ("def step(input):\n    return input(3)\nstep(len)\n", None),
         ("from ui import *\ninput()\n", None),
         ("for _ in []:\n    input()\n", None),
+        ("from contextlib import suppress\nwith suppress(NameError):\n    get_ipython()\n", None),
+        ("import guarded\n", None),
         ("try:\n    import part\nexcept EOFError:\n    pass\n", None),
     ],
 )
@@ -196,7 +205,7 @@ def test_a_script_that_needs_a_notebook_or_a_person(
     make_source: Callable[..., Path], target: str, source: str, message: str | None
 ) -> None:
     """What certainly ends the script is told before a machine starts, and nothing that may never run."""
-    folder = make_source({"train.py": source, "part.py": "input()\n"})
+    folder = make_source({"train.py": source, "part.py": "input()\n", "guarded.py": GUARDED})
     job = ct.TrainingJob(
         name="job", entry_point="train.py", source_dir=str(folder), **pytorch("2.8"),
         resources={"instance_type": {"sagemaker": "ml.g5.xlarge", "azureml": "Standard_NC24ads_A100_v4"}},
