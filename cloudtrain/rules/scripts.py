@@ -65,8 +65,7 @@ def needs_a_person(subject: Subject) -> Iterator[Fault]:
 
 
 _ATTENDED = {
-    "get_ipython": "delete the line, which `jupyter nbconvert --to script` leaves of `%` and `!`; packages belong into "
-    "`requirements.txt`",
+    "get_ipython": "delete the line, the rest of a `%` or `!` of the notebook; packages belong into `requirements.txt`",
     "display": "write `print`, or add `from IPython.display import display`",
     "input": "make the answer an option of the script, for example with `argparse`",
 }

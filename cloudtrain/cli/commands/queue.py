@@ -238,16 +238,16 @@ def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`, the `keep` best runs
     by this metric. A run without the metric ranks last."""
     beyond: list[Run] = []
-    metrics = {name for run in runs for name in run.status().metrics} if by is not None else set()
-    if by is not None and runs and by.removeprefix("-") not in metrics:
-        hint = did_you_mean(by.removeprefix("-"), metrics) or "leave out `--by` to keep the newest runs"
-        raise UsageError(f"no run has the metric `{by.removeprefix('-')}`; nothing was removed", hint=hint)
+    metric, sign = (by or "").removeprefix("-"), -1.0 if (by or "").startswith("-") else 1.0
+    metrics = {} if by is None else {run.name: run.status().metrics for run in runs}
+    names = {name for values in metrics.values() for name in values}
+    if metrics and metric not in names:
+        hint = did_you_mean(metric, names) or "leave out `--by` to keep the newest runs"
+        raise UsageError(f"no run has the metric `{metric}`; nothing was removed", hint=hint)
     for _, group in groupby(sorted(runs, key=lambda run: run.job_name), key=lambda run: run.job_name):
         of_job = sorted(group, key=lambda run: run.created, reverse=True)
-        if by is not None:
-            metric, sign = by.removeprefix("-"), -1.0 if by.startswith("-") else 1.0
-            values = {run.name: run.status().metrics.get(metric) for run in of_job}
-            of_job.sort(key=lambda run: _rank(values[run.name], sign))
+        if metrics:
+            of_job.sort(key=lambda run: _rank(metrics[run.name].get(metric), sign))
         beyond += of_job[keep:]
     return beyond
 
