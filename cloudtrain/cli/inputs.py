@@ -88,7 +88,8 @@ def _file_job(options: SubmitOptions) -> JobFile:
     if options.arguments:
         word = options.arguments[0]
         first = word if re.match(r"[\w.-]+=", word) else "hyperparameters.epochs=3"
-        hint = f"to change a field of the job, write `--set {first}`"
+        is_program, without = options.job in ("python", "python3", "torchrun"), f"leave out `{options.job}`"
+        hint = f"{without}, and begin with the script" if is_program else f"to change a field, write `--set {first}`"
         raise UsageError(f"`{options.job}` is a job file, which takes no arguments", hint=hint, code="CT902")
     return job_file(options.job, options.set_)
 
