@@ -108,7 +108,7 @@ def install(file: str, folder: Path, environ: Texts, *, python: str = sys.execut
             return
         uv = _find_uv(python, environ) if can_write else None  # pip has a place for users as well
         say(f"installing `{file}` with {'uv' if uv else 'pip'}")
-        _install(file, folder, environ, python, uv, before, sys.stderr.write)
+        _install(file, folder, environ, python, uv, before, sys.stderr.write, on_top=False)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, _stamp(folder / file, places).encode(), 0)
 
@@ -203,14 +203,7 @@ def _layer(places: Sequence[str], environment: Path, *, for_uv: bool) -> Iterato
 
 
 def _install(
-    file: str,
-    folder: Path,
-    environ: Texts,
-    python: str,
-    uv: str | None,
-    before: Texts,
-    show: Tell,
-    on_top: bool = False,
+    file: str, folder: Path, environ: Texts, python: str, uv: str | None, before: Texts, show: Tell, *, on_top: bool
 ) -> None:
     text = (folder / file).read_text("utf-8", "replace")
     argv = [uv or python, *(() if uv else ("-m",)), "pip", "install"]

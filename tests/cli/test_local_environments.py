@@ -170,6 +170,34 @@ def test_the_trials_of_a_sweep_run_in_it(cli: Cli, project: Path, state_dir: Pat
         assert f"{link}" in cli("logs", name).out
 
 
+REHEARSED = """\
+import ct_greeting, sys
+from cloudtrain import runtime
+checkpoints = runtime.Checkpoints()
+loaded = checkpoints.load()
+runtime.watch_for_stop()
+for step in range(loaded.state + 1 if loaded else 1, 9):
+    runtime.report(step=step, loss=1 / step)
+    if runtime.should_stop():
+        checkpoints.save(step, step)
+        runtime.exit_preempted(step)
+"""
+
+
+@pytest.mark.lifecycle
+@pytest.mark.slow
+def test_a_rehearsal_and_a_run_again_run_in_it(cli: Cli, project: Path, state_dir: Path, uv: Path) -> None:
+    """All runs of a rehearsal; and a run again with another value, which has the environment of the first."""
+    (project / "train.py").write_text(REHEARSED)
+    result = cli("rehearse", "job.yaml")
+    assert result.code == 0, result.err
+    assert "same: " in result.out
+    again = cli("rerun", "last", "--set", "environment.variables.A=1")
+    assert again.code == 0, again.err
+    assert (uv / "log").read_text().splitlines() == ["venv", "pip"]
+    assert len(whole(state_dir)) == 1
+
+
 def test_a_lock_and_a_block_are_built_without_a_flag(cli: Cli, project: Path) -> None:
     """What lies beside the script decides, as in a cloud."""
     (project / "requirements.txt").unlink()
