@@ -69,7 +69,7 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
         variables |= stage.torchrun_variables(host)
     if program is not None and program.role == "mpirun":
         variables = {**OPEN_MPI, **variables, **stage.mpirun_variables(host)}
-    if plan.endpoints or plan.requirements:
+    if plan.endpoints:
         variables[EMULATION] = json.dumps({endpoint: local_endpoint(endpoint) for endpoint in sorted(plan.endpoints)})
     role = "process" if program is not None and program.role == "process" else "launcher"
     argv = tuple(container_entrypoint(stage.root(host), stage.python))
