@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     Tell = Callable[[str], object]
+    Unpack = Callable[[Path], object]
+    Texts = Mapping[str, str]
 
 WRITTEN, COMPLETE = "# Written by cloudtrain ", "# Complete: "
 """The beginnings of the first and the second line of a list that holds the dependencies of its packages too."""
@@ -93,9 +95,7 @@ _CAUSES = ("cause: ", "╰─▶ ")
 _INCLUDES = r"(?m)^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)"
 
 
-def install(
-    file: str, folder: Path, environ: Mapping[str, str], *, python: str = sys.executable, say: Tell = tell
-) -> None:
+def install(file: str, folder: Path, environ: Texts, *, python: str = sys.executable, say: Tell = tell) -> None:
     """Install the requirements file into the interpreter. `folder` is that of the code, in which the installer runs.
     Raises SetupError, and then the job must not go on."""
     if not (folder / file).is_file():
@@ -108,19 +108,12 @@ def install(
             return
         uv = _find_uv(python, environ) if can_write else None  # pip has a place for users as well
         say(f"installing `{file}` with {'uv' if uv else 'pip'}")
-        _install(file, folder, environ, python, uv, before, sys.stderr.write)
+        _install(file, folder, environ, python, uv, before, sys.stderr.write, on_top=False)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, _stamp(folder / file, places).encode(), 0)
 
 
-def build(
-    link: Path,
-    file: str,
-    base: str,
-    environ: Mapping[str, str],
-    unpack: Callable[[Path], object] | None = None,
-    say: Tell = tell,
-) -> None:
+def build(link: Path, file: str, base: str, environ: Texts, unpack: Unpack | None = None, say: Tell = tell) -> None:
     """Build the environment `link` from the requirements file on top of the interpreter `base`, unless it exists.
     `unpack` writes the code into a folder of the environment; default: the code is in the current folder. Raises
     SetupError if it cannot be built."""
@@ -151,15 +144,7 @@ def _is_whole(link: Path) -> bool:
     return True
 
 
-def _build(
-    home: Path,
-    link: Path,
-    file: str,
-    base: str,
-    environ: Mapping[str, str],
-    unpack: Callable[[Path], object] | None,
-    say: Tell,
-) -> None:
+def _build(home: Path, link: Path, file: str, base: str, environ: Texts, unpack: Unpack | None, say: Tell) -> None:
     uv, told = _find_uv(base, environ), time.monotonic()
     tool = "uv" if uv else "pip"
     say(f"building an environment from `{file}` with {tool}, once for all runs with these requirements")
@@ -184,7 +169,7 @@ def _build(
             message = f"the environment of `{file}` cannot be made: {reason}"
             raise SetupError(message, hint=None if uv else f"install uv: `{base} -m pip install uv`")
         copies = list(_layer(places, place, for_uv=bool(uv)))
-        _install(file, folder, environ, str(place / "bin" / "python"), uv, before, show, layered=True)
+        _install(file, folder, environ, str(place / "bin" / "python"), uv, before, show, on_top=True)
         for copy in copies:
             shutil.rmtree(copy, ignore_errors=True)
     if unpack and not _leads_to(source, place):
@@ -218,23 +203,15 @@ def _layer(places: Sequence[str], environment: Path, *, for_uv: bool) -> Iterato
 
 
 def _install(
-    file: str,
-    folder: Path,
-    environ: Mapping[str, str],
-    python: str,
-    uv: str | None,
-    before: Mapping[str, str],
-    show: Callable[[str], object],
-    *,
-    layered: bool = False,
+    file: str, folder: Path, environ: Texts, python: str, uv: str | None, before: Texts, show: Tell, *, on_top: bool
 ) -> None:
     text = (folder / file).read_text("utf-8", "replace")
     argv = [uv or python, *(() if uv else ("-m",)), "pip", "install"]
     argv += ["--python", python] if uv else ["--disable-pip-version-check"]
-    argv += ["--compile-bytecode"] if uv and layered else []
+    argv += ["--compile-bytecode"] if uv and on_top else []
     is_complete = text.startswith(WRITTEN) and f"\n{COMPLETE}" in text
     # An environment on top leaves the interpreter below as it is, so a file that names torch may have another one.
-    is_free = layered and not is_complete and re.search(r"(?mi)^\s*torch(?![\w.-])", text) is not None
+    is_free = on_top and not is_complete and re.search(r"(?mi)^\s*torch(?![\w.-])", text) is not None
     with tempfile.TemporaryDirectory() as temporary:
         if is_complete:
             argv += ["--no-deps", *(["--require-hashes"] if " --hash=" in text else [])]
@@ -271,7 +248,7 @@ def _compare(before: str | None, after: str | None, expected: str | None) -> Non
         raise SetupError(message, hint="take an image with that version, or lock the version of the image")
 
 
-def _ask(python: str, environ: Mapping[str, str]) -> Any:
+def _ask(python: str, environ: Texts) -> Any:
     """Return what `_ASK` prints for the interpreter."""
     output, cause = _answer([python, "-c", _ASK], environ)
     if cause is not None:
@@ -279,7 +256,7 @@ def _ask(python: str, environ: Mapping[str, str]) -> Any:
     return json.loads(output)
 
 
-def _find_uv(python: str, environ: Mapping[str, str]) -> str | None:
+def _find_uv(python: str, environ: Texts) -> str | None:
     """Return the path of uv; None if there is none, or if only pip's settings say where packages come from."""
     uv = shutil.which("uv", path=os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
     if uv is None or any(name.startswith(_INDEX_OF_UV) for name in environ):
@@ -287,7 +264,7 @@ def _find_uv(python: str, environ: Mapping[str, str]) -> str | None:
     return None if _INDEX_OF_PIP.search(_answer([python, "-m", "pip", "config", "list"], environ)[0]) else uv
 
 
-def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str | None]:
+def _answer(argv: Sequence[str], environ: Texts) -> tuple[str, str | None]:
     """Return what a command prints, and the last line about its failure; None if it succeeds."""
     try:
         done = subprocess.run(argv, cwd="/", env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True)
@@ -298,7 +275,7 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str |
     return done.stdout.decode("utf-8", "replace"), last if done.returncode else None
 
 
-def _run(argv: Sequence[str], folder: Path, environ: Mapping[str, str], show: Callable[[str], object]) -> str | None:
+def _run(argv: Sequence[str], folder: Path, environ: Texts, show: Tell) -> str | None:
     """Run an installer. Return None if it succeeds, or else the reason of its failure."""
     lines: list[str] = []
     with subprocess.Popen(

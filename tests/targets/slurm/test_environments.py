@@ -193,6 +193,10 @@ def test_the_flag(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "`build_environment = true` in `[slurm]` installs them" in capsys.readouterr().out
     assert run_command([*asked, "--build-environment"]) == 0
     assert "/fsx/environments/" in capsys.readouterr().out
+    assert run_command([*asked, "--no-build-environment"]) == 0
+    out = capsys.readouterr().out
+    assert "SL205" not in out
+    assert "/fsx/environments/" not in out
 
 
 def test_only_the_installer_gets_the_variables_of_installers(project: Path) -> None:
