@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import tarfile
-import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +21,7 @@ from cloudtrain.errors import TargetError
 from cloudtrain.plans.states import RunState
 from cloudtrain.system.processes import listening
 from tests.targets.slurm.site import Site, command, environ_of, find_cluster
+from tests.wheels import write_wheel
 
 NAMES = ("ct_one", "ct_two", "ct_three", "ct_four", "ct_five", "ct_six")
 SETTINGS = ct.Slurm(shared_dir="/fsx/you/cloudtrain")
@@ -56,14 +56,8 @@ build_wheel = build_editable
 def wheels(clean_environment: Path) -> Path:
     """A folder with six packages, which is all that there is without a network."""
     folder = clean_environment / "wheels"
-    folder.mkdir()
     for name in NAMES:
-        with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
-            info = f"{name}-1.0.dist-info"
-            wheel.writestr(f"{name}.py", f"WORD = {name[3:]!r}\n")
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            wheel.writestr(f"{info}/RECORD", "")
+        write_wheel(folder, name, "1.0", code=f"WORD = {name[3:]!r}\n")
     return folder
 
 
@@ -183,6 +177,13 @@ def test_what_is_built(project: Path, settings: dict[str, Any], image: str | Non
     plan = ct.plan(job(), SETTINGS.model_copy(update=settings))
     assert ("environment" in plan.request) is is_built
     assert ("/environments/" in plan.request["script"]) is is_built
+
+
+def test_a_processing_job(project: Path) -> None:
+    """It has its packages as a training job has."""
+    write_job(project, kind="processing")
+    plan = ct.plan(job(), SETTINGS)
+    assert plan.processes[0].argv[0] == f"{folder_of(plan)}/bin/python"
 
 
 def test_the_flag(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
