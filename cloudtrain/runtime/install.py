@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     Unpack = Callable[[Path], object]
     Texts = Mapping[str, str]
 
-WRITTEN, COMPLETE = "# Written by cloudtrain ", "# Complete: "
+_WRITTEN, _COMPLETE = "# Written by cloudtrain ", "# Complete: "
 """The beginnings of the first and the second line of a list that holds the dependencies of its packages too."""
 
 _EXPECTED = re.compile(r"(?m)^(?:# Expects torch (\S+)|torch==([^\s;]+))")
@@ -209,7 +209,7 @@ def _install(
     argv = [uv or python, *(() if uv else ("-m",)), "pip", "install"]
     argv += ["--python", python] if uv else ["--disable-pip-version-check"]
     argv += ["--compile-bytecode"] if uv and on_top else []
-    is_complete = text.startswith(WRITTEN) and f"\n{COMPLETE}" in text
+    is_complete = text.startswith(_WRITTEN) and f"\n{_COMPLETE}" in text
     # An environment on top leaves the interpreter below as it is, so a file that names torch may have another one.
     is_free = on_top and not is_complete and re.search(r"(?mi)^\s*torch(?![\w.-])", text) is not None
     with tempfile.TemporaryDirectory() as temporary:
