@@ -83,7 +83,7 @@ class SubmitOptions(NamedTuple):
         bool | None,
         options.flag(
             "--build-environment/--no-build-environment",
-            "Local: install the requirements into an environment of their own, or never. Default: if some are missing.",
+            "Install the requirements into an environment of their own, or never. Default: if packages are missing.",
             show_default=False,
         ),
     ] = None
