@@ -82,8 +82,8 @@ class SubmitOptions(NamedTuple):
     build_environment: Annotated[
         bool | None,
         options.flag(
-            "--build-environment",
-            "Local: install the job's requirements into a separate environment, built once.",
+            "--build-environment/--no-build-environment",
+            "Local: install the requirements into an environment of their own, or never. Default: if some are missing.",
             show_default=False,
         ),
     ] = None

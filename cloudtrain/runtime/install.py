@@ -29,7 +29,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import operator
 import os
 import re
 import shutil
@@ -47,6 +46,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     Tell = Callable[[str], object]
+    Unpack = Callable[[Path], object]
+    Texts = Mapping[str, str]
 
 WRITTEN, COMPLETE = "# Written by cloudtrain ", "# Complete: "
 """The beginnings of the first and the second line of a list that holds the dependencies of its packages too."""
@@ -85,90 +86,53 @@ _NEWS = ("Collecting ", "Downloading ", "Building ", "Installing collected", "Re
 _PAUSE = 5.0
 """Least number of seconds between two lines of progress. An installer prints hundreds in a minute; the log has all."""
 
-_ASIDES = ("[notice]", "WARNING:", "warning:", "hint:")
-"""The beginnings of output lines that do not explain a failure."""
+_ASIDES, _ERRORS = ("[notice]", "WARNING:", "warning:", "hint:"), ("ERROR: ", "error: ", "× ")
+"""The beginnings of output lines that do not explain a failure, and of those that do."""
+
+_CAUSES = ("cause: ", "╰─▶ ")
+"""The beginnings of lines in which uv gives the cause of an error."""
+
+_INCLUDES = r"(?m)^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)"
 
 
-def install(
-    file: str, folder: Path, environ: Mapping[str, str], *, python: str = sys.executable, say: Tell = tell
-) -> None:
+def install(file: str, folder: Path, environ: Texts, *, python: str = sys.executable, say: Tell = tell) -> None:
     """Install the requirements file into the interpreter. `folder` is that of the code, in which the installer runs.
     Raises SetupError, and then the job must not go on."""
+    if not (folder / file).is_file():
+        raise SetupError(f"the code has no file `{file}`")
     environ = {**_IN_CONTAINER, **environ}
     key = hashlib.sha256(python.encode()).hexdigest()[:16]
     with _turn(Path(tempfile.gettempdir(), f"cloudtrain-install-{os.getuid()}-{key}"), say) as descriptor:
         before, places, can_write = _ask(python, environ)
-        digest = _digest(folder / file)
-        if os.pread(descriptor, 4096, 0).decode() == _stamp(digest, places):
+        if os.pread(descriptor, 4096, 0).decode() == _stamp(folder / file, places):
             return
         uv = _find_uv(python, environ) if can_write else None  # pip has a place for users as well
         say(f"installing `{file}` with {'uv' if uv else 'pip'}")
-        _install(file, folder, environ, python, uv, before, print_line=lambda line: sys.stderr.write(line))
+        _install(file, folder, environ, python, uv, before, sys.stderr.write, on_top=False)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, _stamp(digest, places).encode(), 0)
+        os.pwrite(descriptor, _stamp(folder / file, places).encode(), 0)
 
 
-def build(
-    link: Path,
-    file: str,
-    base: str,
-    environ: Mapping[str, str],
-    *,
-    unpack: Callable[[Path], object] | None = None,
-    say: Tell = tell,
-) -> None:
+def build(link: Path, file: str, base: str, environ: Texts, unpack: Unpack | None = None, say: Tell = tell) -> None:
     """Build the environment `link` from the requirements file on top of the interpreter `base`, unless it exists.
     `unpack` writes the code into a folder of the environment; default: the code is in the current folder. Raises
-    SetupError if it cannot be built; the message is the installer's reason."""
+    SetupError if it cannot be built."""
     if _is_whole(link):
         return
     link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _turn(Path(f"{link}.lock"), say):
-        if not _is_whole(link):
+        if _is_whole(link):
+            return
+        began, home = time.monotonic(), Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=str(link.parent)))
+        try:
             own = {name: value for name, value in environ.items() if name not in _NOT_PASSED}
-            _build(link, file, base, own, unpack, say)
-
-
-def _build(
-    link: Path,
-    file: str,
-    base: str,
-    environ: Mapping[str, str],
-    unpack: Callable[[Path], object] | None,
-    say: Tell,
-) -> None:
-    began = time.monotonic()
-    uv = _find_uv(base, environ)
-    say(
-        f"building an environment from `{file}` with {'uv' if uv else 'pip'}, once for all runs with these requirements"
-    )
-    home = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=link.parent))
-    source, place = home / "source", home / "env"
-    folder, python = source if unpack else Path.cwd(), str(place / "bin" / "python")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    try:
-        with os.fdopen(os.open(f"{link}.log", flags, 0o600), "w", encoding="utf-8") as log:
-            show = _Progress(log.write, say)
-            if unpack:
-                unpack(source)
-            before, places, _ = _ask(base, environ)
-            create = [uv, "venv", "--python", base, str(place)] if uv else [base, "-m", "venv", str(place)]
-            reason = _run(create, folder, environ, show)
-            if reason is not None:
-                raise SetupError(reason, hint=None if uv else f"install uv: `{base} -m pip install uv`")
-            copies = _layer(places, place)
-            _install(file, folder, environ, python, uv, before, print_line=show, layered=True)
-            for copy in copies:
-                shutil.rmtree(copy, ignore_errors=True)
-        if unpack and not _leads_to(source, place):
-            shutil.rmtree(source)
-        temporary = home / "link"
-        temporary.symlink_to(place)
-        temporary.replace(link)  # in one atomic step
-    except BaseException:
-        shutil.rmtree(home, ignore_errors=True)
-        raise
-    say(f"built in {time.monotonic() - began:.0f} s")
+            _build(home, link, file, base, own, unpack, say)
+            (home / "link").symlink_to(home / "env")
+            (home / "link").replace(link)  # in one atomic step
+        except BaseException:
+            shutil.rmtree(home, ignore_errors=True)
+            raise
+        say(f"built in {time.monotonic() - began:.0f} s")
 
 
 def _is_whole(link: Path) -> bool:
@@ -180,6 +144,38 @@ def _is_whole(link: Path) -> bool:
     return True
 
 
+def _build(home: Path, link: Path, file: str, base: str, environ: Texts, unpack: Unpack | None, say: Tell) -> None:
+    uv, told = _find_uv(base, environ), time.monotonic()
+    tool = "uv" if uv else "pip"
+    say(f"building an environment from `{file}` with {tool}, once for all runs with these requirements")
+    source, place = home / "source", home / "env"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with os.fdopen(os.open(f"{link}.log", flags, 0o600), "w", encoding="utf-8") as log:
+
+        def show(line: str) -> None:
+            nonlocal told
+            log.write(line)
+            if line.strip().startswith(_NEWS) and time.monotonic() - told > _PAUSE:
+                told = time.monotonic()
+                say(line.strip())
+
+        if unpack:
+            unpack(source)
+        folder = source if unpack else Path.cwd()
+        before, places, _ = _ask(base, environ)
+        create = [uv, "venv", "--python", base, str(place)] if uv else [base, "-m", "venv", str(place)]
+        reason = _run(create, folder, environ, show)
+        if reason is not None:
+            message = f"the environment of `{file}` cannot be made: {reason}"
+            raise SetupError(message, hint=None if uv else f"install uv: `{base} -m pip install uv`")
+        copies = list(_layer(places, place, for_uv=bool(uv)))
+        _install(file, folder, environ, str(place / "bin" / "python"), uv, before, show, on_top=True)
+        for copy in copies:
+            shutil.rmtree(copy, ignore_errors=True)
+    if unpack and not _leads_to(source, place):
+        shutil.rmtree(source)
+
+
 def _leads_to(source: Path, place: Path) -> bool:
     """Return whether a package in the environment `place` points into the unpacked code in `source`, as it does after
     `pip install -e .`."""
@@ -187,45 +183,35 @@ def _leads_to(source: Path, place: Path) -> bool:
     return any(str(source) in file.read_text("utf-8", "replace") for file in files if file.is_file())
 
 
-def _layer(places: Sequence[str], environment: Path) -> list[Path]:
-    """Make the packages in `places` importable in the environment. uv looks only into the environment, so until the
-    installation is over it gets a copy of what says that a package is installed: those folders are returned."""
+def _layer(places: Sequence[str], environment: Path, *, for_uv: bool) -> Iterator[Path]:
+    """Make the packages in `places` importable in the environment. uv looks only into the environment. So it gets a
+    copy of what says that a package is installed; yield these folders, which are to be removed after the
+    installation."""
+    (packages,) = environment.glob("lib/python*/site-packages")
     lines = [f"import site; site.addsitedir({path!r})\n" for path in places]
-    copies: dict[str, Path] = {}
-    for packages in environment.glob("lib/python*/site-packages"):
-        (packages / "cloudtrain_base.pth").write_text("".join(lines), encoding="utf-8")
-        for folder in (folder for path in places for folder in Path(path).glob("*.dist-info")):
-            name, copy = folder.name.partition("-")[0].lower(), packages / folder.name
-            if name in copies or copy.exists() or not (folder / "METADATA").is_file():
-                continue
-            copy.mkdir()
-            shutil.copyfile(str(folder / "METADATA"), str(copy / "METADATA"))
-            (copy / "RECORD").write_text(f"{copy.name}/METADATA,,\n{copy.name}/RECORD,,\n", encoding="utf-8")
-            copies[name] = copy
-    return list(copies.values())
+    (packages / "cloudtrain_base.pth").write_text("".join(lines), encoding="utf-8")
+    found = [file for path in places for file in Path(path).glob("*.dist-info/METADATA")] if for_uv else []
+    for file in {file.parent.name.partition("-")[0].lower(): file for file in reversed(found)}.values():
+        copy = packages / file.parent.name
+        copy.mkdir()
+        shutil.copyfile(str(file), str(copy / "METADATA"))
+        (copy / "RECORD").write_text(f"{copy.name}/METADATA,,\n{copy.name}/RECORD,,\n", encoding="utf-8")
+        yield copy
 
 
 # Install with uv or pip, and look at PyTorch afterwards.
 
 
 def _install(
-    file: str,
-    folder: Path,
-    environ: Mapping[str, str],
-    python: str,
-    uv: str | None,
-    before: Mapping[str, str],
-    *,
-    print_line: Callable[[str], object],
-    layered: bool = False,
+    file: str, folder: Path, environ: Texts, python: str, uv: str | None, before: Texts, show: Tell, *, on_top: bool
 ) -> None:
     text = (folder / file).read_text("utf-8", "replace")
-    argv = [python, "-m", "pip", "install", "--disable-pip-version-check"]
-    if uv:
-        argv = [uv, "pip", "install", "--python", python, *(["--compile-bytecode"] if layered else [])]
+    argv = [uv or python, *(() if uv else ("-m",)), "pip", "install"]
+    argv += ["--python", python] if uv else ["--disable-pip-version-check"]
+    argv += ["--compile-bytecode"] if uv and on_top else []
     is_complete = text.startswith(WRITTEN) and f"\n{COMPLETE}" in text
     # An environment on top leaves the interpreter below as it is, so a file that names torch may have another one.
-    is_free = layered and re.search(r"(?mi)^\s*torch(?![\w.-])", text) is not None
+    is_free = on_top and not is_complete and re.search(r"(?mi)^\s*torch(?![\w.-])", text) is not None
     with tempfile.TemporaryDirectory() as temporary:
         if is_complete:
             argv += ["--no-deps", *(["--require-hashes"] if " --hash=" in text else [])]
@@ -233,108 +219,83 @@ def _install(
             constraints = Path(temporary, "constraints.txt")
             constraints.write_text("".join(f"{name}=={version}\n" for name, version in before.items()), "utf-8")
             argv += ["-c", str(constraints)]
-        reason = _run([*argv, "-r", file], folder, environ, print_line)
+        reason = _run([*argv, "-r", file], folder, environ, show)
     if reason is not None:
-        stays = "torch" in reason and "torch" in before and not is_complete and not is_free
-        hint = f"torch {before['torch']} of this machine stays; ask for that version" if stays else None
+        stays = "-c" in argv and "torch" in reason and "torch" in before
+        hint = f"torch {before['torch']} of this machine stays: ask for that version" if stays else None
         raise SetupError(f"`{file}` cannot be installed: {reason}", hint=hint)
-    _check_torch(before.get("torch"), _EXPECTED.search(text) if is_complete else None, python, environ, is_free=is_free)
+    expected = _EXPECTED.search(text) if is_complete else None
+    after = _ask(python, environ)[0].get("torch")
+    if not is_free:
+        _compare(before.get("torch"), after, expected and (expected[1] or expected[2]))
+    if after is not None:
+        own = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **environ}  # another process may hold the accelerators
+        cause = _answer([python, "-c", "import torch; torch.__version__"], own)[1]
+        if cause is not None:
+            raise SetupError(f"torch cannot be imported after the installation: {cause}")
 
 
-def _check_torch(
-    before: str | None, found: re.Match[str] | None, python: str, environ: Mapping[str, str], *, is_free: bool
-) -> None:
-    after, expected = _ask(python, environ)[0].get("torch"), (found[1] or found[2]) if found else None
-    if expected is not None and not _agree(expected, after or "none") and after == before:
-        message = f"the requirements are for torch {expected}, and this machine has {after or 'none'}"
-        raise SetupError(message, hint="take an image with that version, or lock the version of the image")
-    is_planned = is_free or (expected is not None and _agree(expected, after or "none"))
-    if before is not None and after != before and not is_planned:
+def _compare(before: str | None, after: str | None, expected: str | None) -> None:
+    """Raise SetupError if the installation has replaced PyTorch, or if it is not the version that the list expects.
+    Local parts such as `+cu130` do not count."""
+    if expected is not None and (after or "").partition("+")[0] == expected.partition("+")[0]:
+        return
+    if before is not None and after != before:
         hint = "pin the packages that need another torch to versions for this one"
         raise SetupError(f"the installation replaced torch {before} by {after}", hint=hint)
-    if after is None:
-        return
-    command = [python, "-c", "import torch; print(torch.__version__)"]
-    own = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **environ}  # another process may not hold the accelerators
-    answer = subprocess.run(command, cwd="/", env=own, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1)
-    if answer.returncode:
-        lines = answer.stderr.decode("utf-8", "replace").strip().splitlines()
-        cause = lines[-1] if lines else f"exit code {answer.returncode}"
-        raise SetupError(f"torch cannot be imported after the installation: {cause}")
+    if expected is not None:
+        message = f"the requirements are for torch {expected}, and this machine has {after or 'none'}"
+        raise SetupError(message, hint="take an image with that version, or lock the version of the image")
 
 
-def _agree(first: str, second: str) -> bool:
-    """Return whether two versions are equal, without their local parts such as `+cu130`, as far as both are known."""
-    return all(map(operator.eq, *(text.partition("+")[0].split(".") for text in (first, second))))
-
-
-def _ask(python: str, environ: Mapping[str, str]) -> Any:
+def _ask(python: str, environ: Texts) -> Any:
     """Return what `_ASK` prints for the interpreter."""
-    try:
-        answer = subprocess.run([python, "-c", _ASK], cwd="/", env=dict(environ), stdout=-1, stderr=-1)
-        output, code = answer.stderr.decode("utf-8", "replace").strip(), answer.returncode
-    except OSError as error:
-        output, code = error.strerror or str(error), 1
-    if code:
-        cause = (output.splitlines() or [f"exit code {code}"])[-1]
+    output, cause = _answer([python, "-c", _ASK], environ)
+    if cause is not None:
         raise SetupError(f"`{python}` failed: {cause}", hint="name another interpreter: `--python PATH`")
-    return json.loads(answer.stdout)
+    return json.loads(output)
 
 
-def _find_uv(python: str, environ: Mapping[str, str]) -> str | None:
+def _find_uv(python: str, environ: Texts) -> str | None:
     """Return the path of uv; None if there is none, or if only pip's settings say where packages come from."""
     uv = shutil.which("uv", path=os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
     if uv is None or any(name.startswith(_INDEX_OF_UV) for name in environ):
         return uv
-    config = [python, "-m", "pip", "config", "list"]
-    answer = subprocess.run(config, cwd="/", env=dict(environ), stdout=-1, stderr=subprocess.DEVNULL)
-    return None if _INDEX_OF_PIP.search(answer.stdout.decode("utf-8", "replace")) else uv
+    return None if _INDEX_OF_PIP.search(_answer([python, "-m", "pip", "config", "list"], environ)[0]) else uv
 
 
-def _run(
-    argv: Sequence[str], folder: Path, environ: Mapping[str, str], print_line: Callable[[str], object]
-) -> str | None:
+def _answer(argv: Sequence[str], environ: Texts) -> tuple[str, str | None]:
+    """Return what a command prints, and the last line about its failure; None if it succeeds."""
+    try:
+        done = subprocess.run(argv, cwd="/", env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True)
+    except OSError as error:
+        return "", error.strerror or str(error)
+    lines = done.stderr.decode("utf-8", "replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), f"exit code {done.returncode}")
+    return done.stdout.decode("utf-8", "replace"), last if done.returncode else None
+
+
+def _run(argv: Sequence[str], folder: Path, environ: Texts, show: Tell) -> str | None:
     """Run an installer. Return None if it succeeds, or else the reason of its failure."""
     lines: list[str] = []
     with subprocess.Popen(
-        argv, cwd=str(folder), env=dict(environ), stdin=subprocess.DEVNULL, stdout=-1, stderr=subprocess.STDOUT,
-        encoding="utf-8", errors="replace",
+        argv, cwd=str(folder), env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
     ) as process:  # fmt: skip
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                print_line(line)
-                if line.strip() and not line.startswith(_ASIDES):
-                    lines.append(line.strip())
+                show(line)
+                lines += [line.strip()] if line.strip() and not line.startswith(_ASIDES) else []
         except BaseException:
             process.terminate()
             raise
     if not process.returncode:
         return None
-    begin = next((number for number, line in enumerate(lines) if line.startswith(_ERRORS)), None)
-    if begin is None:
-        return lines[-1] if lines else f"exit code {process.returncode}"
-    causes = [line for line in lines[begin + 1 :] if line.startswith(_CAUSES)][:1]
-    return ": ".join(line.partition(" ")[2] for line in (lines[begin], *causes))
-
-
-_ERRORS, _CAUSES = ("ERROR: ", "error: ", "× "), ("cause: ", "╰─▶ ")
-"""The beginnings of the lines in which pip and uv say what failed, and in which uv says why."""
-
-
-class _Progress:
-    """Writes each line of an installer into the log, and tells some of those that report progress."""
-
-    def __init__(self, write: Callable[[str], object], say: Tell) -> None:
-        self._write = write
-        self._say = say
-        self._told = time.monotonic()
-
-    def __call__(self, line: str) -> None:
-        self._write(line)
-        if line.strip().startswith(_NEWS) and time.monotonic() - self._told > _PAUSE:
-            self._told = time.monotonic()
-            self._say(line.strip())
+    errors = [line for line in lines if line.startswith(_ERRORS)][:1]
+    causes = [line for line in lines if line.startswith(_CAUSES)][:1]
+    told = [line.partition(" ")[2] for line in errors + causes]
+    return ": ".join(told or lines[-1:] or [f"exit code {process.returncode}"])
 
 
 # Processes take turns, and see what the one before has done.
@@ -345,7 +306,7 @@ def _turn(path: Path, say: Tell) -> Iterator[int]:
     """Hold an exclusive lock on a file, whose descriptor is the result. The kernel releases it when this process dies.
     Without locks in the file system the body runs too, because an environment is published in one step."""
     while True:
-        descriptor = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -361,23 +322,16 @@ def _turn(path: Path, say: Tell) -> Iterator[int]:
             os.close(descriptor)
 
 
-def _digest(file: Path) -> str:
-    """Return a hash of a requirements file and of those that it includes."""
+def _stamp(file: Path, places: Sequence[str]) -> str:
+    """Return what an installation leaves in the lock's file: a hash of the requirements file and of those that it
+    includes, and the times at which a package was last added to the interpreter or removed from it."""
     waiting, texts = [file], {}
     while waiting:
         place = waiting.pop()
-        if str(place) not in texts and place.is_file():
-            text = texts[str(place)] = place.read_text("utf-8", "replace")
-            waiting += [place.parent / name for name in re.findall(_INCLUDES, text)]
-    return hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()
-
-
-_INCLUDES = r"(?m)^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)"
-
-
-def _stamp(digest: str, places: Sequence[str]) -> str:
-    """Return what an installation leaves in the lock's file: the list, and the times at which a package was last added
-    to the interpreter or removed from it."""
+        if place not in texts and place.is_file():
+            texts[place] = place.read_text("utf-8", "replace")
+            waiting += [place.parent / name for name in re.findall(_INCLUDES, texts[place])]
+    digest = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()
     return json.dumps([digest, [folder.stat().st_mtime_ns for folder in map(Path, places) if folder.is_dir()]])
 
 
@@ -392,12 +346,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.into is None:
             install(options.file, Path.cwd(), os.environ)
         else:
-            build(Path.cwd() / options.into, options.file, options.base, os.environ)
-    except SetupError as error:
-        error.tell()
-        return 1
-    except OSError as error:
-        SetupError(f"`{options.file}` cannot be installed: {error}").tell()
+            base = str(Path.cwd() / options.base) if os.sep in options.base else options.base
+            build(Path.cwd() / options.into, options.file, base, os.environ)
+    except (SetupError, OSError) as error:
+        (error if isinstance(error, SetupError) else SetupError(str(error))).tell()
         return 1
     return 0
 

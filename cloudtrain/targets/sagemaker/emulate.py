@@ -69,21 +69,19 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
         variables |= stage.torchrun_variables(host)
     if program is not None and program.role == "mpirun":
         variables = {**OPEN_MPI, **variables, **stage.mpirun_variables(host)}
-    if plan.endpoints:
+    if plan.endpoints or plan.requirements:
         variables[EMULATION] = json.dumps({endpoint: local_endpoint(endpoint) for endpoint in sorted(plan.endpoints)})
     role = "process" if program is not None and program.role == "process" else "launcher"
     argv = tuple(container_entrypoint(stage.root(host), stage.python))
     launched = tuple(
         Process(host.index, each.role, each.argv, each.env) for each in plan.programs if role == "launcher"
     )
-    notes = (f"`{plan.requirements}` is not installed here",) if plan.requirements else ()
     return HostLaunch(
         (Process(host.index, role, argv, variables),),
         (*launched, *_ranks(stage, host, plan)),
         ranks=plan.processes_per_instance if {*_LAUNCHERS} & {each.role for each in plan.programs} else 0,
         endpoints=plan.endpoints,
         unpacks=True,
-        notes=notes,
     )
 
 
