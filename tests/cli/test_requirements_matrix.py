@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.locks import PROJECT, lock, write
+from tests.targets.slurm.site import environ_of, find_cluster
 
 pytestmark = [pytest.mark.lifecycle, pytest.mark.wheel]
 
@@ -77,12 +78,25 @@ workspace = "ws"
 compute = "cluster"
 """
 
+SLURM = """\
+[slurm]
+shared_dir = "{shared}"
+python = "{python}"
+build_environment = true
+rendezvous_host = "127.0.0.1"
+"""
+
 PLACES = {
     "local": (),
     "sagemaker, toolkit": ("--emulate", "sagemaker"),
     "sagemaker, own launcher": ("--emulate", "sagemaker", "--profile", "own"),
     "azureml": ("--emulate", "azureml"),
+    "slurm": ("--target", "slurm"),
 }
+
+
+IMAGES = {"azureml": {"version": "2.8"}, "slurm": {"python": ".".join(map(str, sys.version_info[:2]))}}
+"""What a place has other images of, and what nobody knows of a cluster."""
 
 
 @pytest.fixture
@@ -101,22 +115,38 @@ def folder(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return clean_environment
 
 
-def job(folder: Path, form: str, version: str = "2.13") -> str:
-    """The path of a job that names the form's file, for an image with this PyTorch."""
+def job(folder: Path, form: str, *, version: str = "2.13", python: str | None = None) -> str:
+    """The path of a job that names the form's file, for an image with this PyTorch and Python."""
     named, files = FORMS[form]
     place = folder / form.replace(" ", "-")
-    requires = f", requirements: {named}" if named else ""
+    requires = (f", requirements: {named}" if named else "") + (f', python: "{python}"' if python else "")
     text = f'name: needs\nentry_point: train.py\nenvironment: {{framework: pytorch, version: "{version}"{requires}}}\n'
-    write(place, {"train.py": TRAIN, **files, "job.yaml": text + "resources: {instance_type: {sagemaker: ml.g5.2xlarge, azureml: Standard_NC4as_T4_v3}}\n"})
+    write(
+        place,
+        {
+            "train.py": TRAIN,
+            **files,
+            "job.yaml": text
+            + "resources: {instance_type: {sagemaker: ml.g5.2xlarge, azureml: Standard_NC4as_T4_v3}}\n",
+        },
+    )
     return str(place / "job.yaml")
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_the_script_imports_what_it_requires(cli: Cli, folder: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    "place", [pytest.param(each, marks=pytest.mark.slurm) if each == "slurm" else each for each in PLACES]
+)
+def test_the_script_imports_what_it_requires(
+    cli: Cli, folder: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From each form; forms with the same content share one environment."""
+    if place == "slurm":
+        (folder / "cloudtrain.toml").write_text(SLURM.format(shared=folder / "shared", python=sys.executable))
+        for name, value in environ_of(find_cluster(), folder).items():
+            monkeypatch.setenv(name, value)
     folders = {}
     for form in FORMS:
-        file = job(folder, form, "2.8" if place == "azureml" else "2.13")
+        file = job(folder, form, **IMAGES.get(place, {}))
         plan = json.loads(cli("plan", file, *PLACES[place], "--json").out)
         folders[form] = plan["request"]["environment"]["folder"]
         result = cli("submit", file, *PLACES[place])
