@@ -22,6 +22,7 @@ from typing import TextIO
 
 from cloudtrain.code.unpack import unpack
 from cloudtrain.errors import TargetError
+from cloudtrain.runtime.uv_program import find_uv
 from cloudtrain.system.private import make_private_folder, open_private
 from cloudtrain.system.processes import ProcessLock, tell
 from cloudtrain.targets.common.specification import BuiltEnvironment, CodePlace
@@ -86,7 +87,7 @@ def _take_lock(link: Path) -> ProcessLock:
 def _build(environment: BuiltEnvironment, link: Path, code: CodePlace, environ: Mapping[str, str]) -> None:
     began = time.monotonic()
     file, base = environment.requirements, environment.python
-    uv = shutil.which("uv", path=os.pathsep.join((environ.get("PATH", ""), str(Path(base).parent))))
+    uv = find_uv(os.pathsep.join((environ.get("PATH", ""), str(Path(base).parent))))
     tool = "uv" if uv else "pip"
     tell(f"building an environment from `{file}` with {tool}, once for all runs with these requirements")
     home = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=link.parent))
