@@ -108,9 +108,7 @@ def _clean_environments(parent: Path, *, are_used: bool) -> None:
     """Remove the remains of interrupted builds, and broken links. Also remove environments that no submit has used for
     two weeks. If `are_used`, unfinished runs may use these environments, so they are kept."""
     links = {link.resolve().parent: link for link in _links(parent)}
-    for folder in _folders(parent):
-        if folder.is_symlink():
-            continue
+    for folder in [folder for folder in _folders(parent) if not folder.is_symlink()]:
         age, link = time.time() - folder.stat().st_mtime, links.get(folder.resolve())
         if link is not None and age > ENVIRONMENT_AGE and not are_used:
             _remove_environment(link)

@@ -141,6 +141,7 @@ def test_an_emulation_has_none(cli: Cli, project: Path) -> None:
 
 @pytest.mark.lifecycle
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_uv")
 def test_pip_builds_once(cli: Cli, project: Path, state_dir: Path) -> None:
     """The script finds what it requires, and what the interpreter below has; the second run builds nothing."""
     first = cli("submit", "job.yaml", "--build-environment")

@@ -446,6 +446,7 @@ def test_what_is_not_known_is_left_alone(cli: Cli, folder: Path, environment: st
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_uv")
 def test_a_lock_is_installed_here(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pip checks the hashes of the list; the same content under another name is the same environment."""
     wheels = folder / "wheels"

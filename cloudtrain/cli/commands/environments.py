@@ -70,7 +70,7 @@ def remove(
         list[str], typer.Argument(metavar="KEY...", help="Keys of the list.", autocompletion=_keys, show_default=False)
     ],
 ) -> None:
-    """Remove environments from this machine, unless a run that has not ended uses them.
+    """Remove environments that no unfinished run uses.
 
     The next submit that needs one builds it again. Prints the removed keys.
 
@@ -104,7 +104,7 @@ def lock(
     ] = None,
     force: Annotated[bool, options.flag("--force", "Replace the file if it exists.")] = False,
 ) -> None:
-    """Decide the versions of unpinned requirements, for the image of a target.
+    """Pin requirements for the image of a target.
 
     uv chooses a version of every package and writes it with its hashes. PyTorch keeps the version of the image, and
     what only PyTorch needs is left out, because the image has it. A job file says which image; without one, it is the
