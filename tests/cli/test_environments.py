@@ -287,7 +287,9 @@ def test_an_environment_in_use_stays(cli: Cli, project: Path, state_dir: Path) -
     write(project, {"requirements.txt": "numpy\n", "train.py": "import numpy, pathlib, time\nprint('in')\n"
                     "while not pathlib.Path('../go').exists():\n    time.sleep(0.05)\n"})  # fmt: skip
     (project / "train.py").write_text((project / "train.py").read_text().replace("../go", str(project / "go")))
-    (project / "job.yaml").write_text("name: own\nentry_point: train.py\nenvironment: {requirements: requirements.txt}\n")
+    (project / "job.yaml").write_text(
+        "name: own\nentry_point: train.py\nenvironment: {requirements: requirements.txt}\n"
+    )
     (project / ".cloudtrainignore").write_text("go\n")
     submitted = cli("submit", "job.yaml", "--build-environment", "--detach")
     assert submitted.code == 0, submitted.err
