@@ -78,9 +78,10 @@ def _run_uv(folder: Path, file: str, options: list[str], held: str | None, where
     if answer.returncode == 0:
         return re.sub(rf"-c \S*{_HELD}", _OF_THE_IMAGE, answer.stdout)
     causes = re.split(r"(?m)^\s*(?:error:|cause:|×|╰─▶)\s", answer.stderr.partition("\nhint:")[0])
-    reason = _LOGIN.sub("", " ".join(causes[-1].split()).rstrip(" ^"))
+    told = dict.fromkeys(" ".join(cause.split()).rstrip(" ^") for cause in (*causes[2:3], causes[-1]))  # first and last
+    reason = _LOGIN.sub("", ": ".join(told))
     hint = "correct the file; if it is right, see that uv reaches the index"
-    if held is not None:
+    if held is not None and "torch" in reason:
         hint = f"`{held}` is the image's; ask for versions that fit it, or take another image"
     raise NotResolved(f"uv cannot resolve `{file}`: {reason}", hint=hint)
 
