@@ -76,12 +76,7 @@ def kept_environments(state_dir: Path) -> list[dict[str, Any]]:
 
 
 def remove_environments(keys: Sequence[str], state_dir: Path) -> None:
-    """Remove environments: all, or none if one cannot be removed.
-
-    Raises:
-        UsageError: there is no such environment, a run that has not ended uses it, or a submit is building it.
-        OSError: a folder cannot be removed.
-    """
+    """Remove environments: all, or none if one does not exist or is used by a run that has not ended (UsageError)."""
     runs = {item["key"]: item["runs"] for item in kept_environments(state_dir)}
     for key in keys:
         if key not in runs:

@@ -50,10 +50,11 @@ def lock(folder: Path, file: str, job: AnyJob, where: Where, python: str | None,
     extras = [f"--extra={name}" for name in environment.extras] + [f"--group={name}" for name in environment.groups]
     describe = part_of(where.target, "contents")
     contents = describe(job.view, where.settings, where.account) if describe else Contents(environment.python)
-    version = python or contents.python
-    if version is None:
-        message = f"the version of Python on `{where.target.name}` is not known"
-        raise UsageError(message, hint="add it, for example `--python 3.12`", code="CT902")
+    version = python or contents.python or ""
+    if re.fullmatch(r"3\.\d+(\.\d+)?", version) is None:
+        is_known = f"cannot be `{version}`" if version else "is not known"
+        hint = "write for example `--python 3.12`"
+        raise UsageError(f"the version of Python on `{where.target.name}` {is_known}", hint=hint, code="CT902")
     held = pinned_torch(contents) if contents.is_image and contents.torch else None
     platform = [] if contents.markers else ["--python-platform=x86_64-manylinux_2_28"]
     options = [*(extras if form == "project" else ()), *platform, f"--python-version={version}"]

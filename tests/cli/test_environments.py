@@ -186,7 +186,7 @@ def test_a_file_is_replaced_on_request(cli: Cli, project: Path) -> None:
         (["uv.lock"], "`uv.lock` is a lock already"),
         (["broken.txt"], "line 1 of `broken.txt` is not a requirement: `numpy=1.26`"),
         (["environment.yml.txt"], "`environment.yml.txt` is a conda file"),
-        (["requirements.txt", "--python", "three"], "`three` is not a version of Python"),
+        (["requirements.txt", "--python", "three"], "the version of Python on `local` cannot be `three`"),
         (["requirements.txt", "-o", "no/such/folder.txt"], "cannot write `no/such/folder.txt`"),
         (["empty.yaml"], "there is no file"),
     ],

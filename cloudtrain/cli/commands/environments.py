@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +23,8 @@ from cloudtrain.targets.settings import load_settings
 from cloudtrain.targets.where import where
 
 environments_command = new_group()
+
+_LOCK = "requirements.lock.txt"
 
 
 @environments_command.callback()
@@ -86,22 +87,13 @@ def remove(
 def lock(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help="A requirements file, `pyproject.toml`, a script with a PEP 723 block, or a job file.",
-            autocompletion=options.jobs,
-            show_default=False,
-        ),
+        typer.Argument(metavar="FILE", help="A requirements file, a project, a script or a job.", show_default=False),
     ],
     target: options.TargetName = None,
     python: Annotated[
-        str | None,
-        options.option("--python", "VERSION", "The version of Python. Default: that of the image or of this machine."),
+        str | None, options.option("--python", "VERSION", "Default: that of the image or machine.")
     ] = None,
-    output: Annotated[
-        Path | None,
-        options.option("--output -o", "OUT", "Default: `requirements.lock.txt` beside the requirements."),
-    ] = None,
+    output: Annotated[Path | None, options.option("--output -o", "OUT", f"Default: {_LOCK} beside FILE.")] = None,
     force: Annotated[bool, options.flag("--force", "Replace the file if it exists.")] = False,
 ) -> None:
     """Pin requirements for the image of a target.
@@ -112,17 +104,12 @@ def lock(
 
     \b
     Examples:
-      cloudtrain environments lock requirements.txt --target sagemaker
       cloudtrain environments lock job.yaml --target sagemaker
       cloudtrain environments lock pyproject.toml --target slurm --python 3.12
       cloudtrain environments lock train.py -o locks/train.txt --force
     """
-    if python is not None and not re.fullmatch(r"3\.\d+(\.\d+)?", python):
-        raise UsageError(f"`{python}` is not a version of Python", hint="write for example `--python 3.12`")
-    path, environment = Path(source), ct.Environment(framework="pytorch")
-    job: AnyJob = ct.TrainingJob(
-        name="lock", entry_point="x.py", environment=environment, resources=ct.Resources(gpu="A10G")
-    )
+    path, newest, gpu = Path(source), ct.Environment(framework="pytorch"), ct.Resources(gpu="A10G")
+    job: AnyJob = ct.TrainingJob(name="lock", entry_point="x.py", environment=newest, resources=gpu)
     place, folder, file = where(target, near=path.parent), path.parent, path.name
     if is_job := path.suffix.lower() in SUFFIXES and file not in ("pyproject.toml", "pylock.toml"):
         read = job_file(source, None)
@@ -131,13 +118,13 @@ def lock(
     if not (folder / file).is_file():
         hint = "name a requirements file, a `pyproject.toml`, a script, or a job that has requirements"
         raise UsageError(f"there is no file `{folder / file}`", hint=hint, code="CT903")
-    destination = output or Path(os.path.relpath(folder / file)).with_name("requirements.lock.txt")
-    words = ["environments", "lock", source, *(["--target", target] if target else [])]
-    words += ["--python", python] if python else []
+    destination = output or Path(os.path.relpath(folder / file)).with_name(_LOCK)
+    given = {"--target": target, "--python": python, "-o": output and str(output)}
+    words = ["cloudtrain", "environments", "lock", source]
+    words += [word for name, value in given.items() if value for word in (name, value)]
     if destination.exists() and not force:
-        again = typed("cloudtrain", *words, *(["-o", str(output)] if output else []), "--force")
-        raise UsageError(f"`{destination}` already exists", hint=f"{again} replaces it")
-    text, facts = resolve(folder, file, job, place, python, typed("cloudtrain", *words).strip("`"))
+        raise UsageError(f"`{destination}` already exists", hint=f"{typed(*words, '--force')} replaces it")
+    text, facts = resolve(folder, file, job, place, python, typed(*words).strip("`"))
     try:
         destination.write_text(text, encoding="utf-8")
     except OSError as error:
