@@ -36,7 +36,7 @@ def clean(state_dir: Path) -> None:
     with read_store(state_dir) as store:
         going = [state for state in RunState if not state.is_final]
         are_used = store is not None and bool(store.newest(states=going, limit=1))
-        _clean_environments(state_dir / _ENVIRONMENTS, are_used=are_used)
+        _clean_environments(state_dir, are_used=are_used)
         for folder in _folders(state_dir / "runs"):
             if folder.name.endswith(LEFT_OVER) or (store is not None and store.was_removed(folder.name)):
                 remove_folder(folder.with_name(folder.name.removesuffix(LEFT_OVER)))
@@ -57,16 +57,17 @@ def kept_environments(state_dir: Path) -> list[dict[str, Any]]:
     """Return facts about the complete environments on this machine as JSON data, the last used first: its key, folder,
     and size in bytes; when a submit last asked for it; its Python; the file that it was built from with the number of
     packages, both None if no run says it; and the runs that used it, newest first."""
-    links = [link for link in _links(state_dir / _ENVIRONMENTS) if link.exists()]
+    links = [link for link in environment_links(state_dir) if link.exists()]
     with read_store(state_dir) as store:
         users = {} if store is None else store.naming([_place(link) for link in links])
         plans = {names[0]: store.kept(names[0]) for names in users.values() if names and store is not None}
     found = []
     for link in links:
-        runs, home, settings = users.get(_place(link), []), link.resolve().parent, link / "pyvenv.cfg"
+        runs, home, file = users.get(_place(link), []), link.resolve().parent, link / "pyvenv.cfg"
+        settings = file.read_text("utf-8", "replace") if file.exists() else ""
         record = plans[runs[0]] if runs else None
         wanted = {} if record is None else record.plan.get("environment", {}).get("requirements", {})
-        version = re.search(r"(?m)^version(?:_info)? = (\d[\d.]*\d)", settings.read_text() if settings.exists() else "")
+        version = re.search(r"(?m)^version(?:_info)? = (\d[\d.]*\d)", settings)
         found.append({
             "key": link.name, "folder": str(home), "size": folder_size(home), "used": home.stat().st_mtime,
             "python": version and version[1], "requirements": wanted.get("file"),
@@ -95,15 +96,15 @@ def _place(link: Path) -> str:
     return f"/{_ENVIRONMENTS}/{link.name}"
 
 
-def _links(parent: Path) -> list[Path]:
-    return sorted(item for item in parent.glob("*") if item.is_symlink())
+def environment_links(state_dir: Path) -> list[Path]:
+    return sorted(item for item in (state_dir / _ENVIRONMENTS).glob("*") if item.is_symlink())
 
 
-def _clean_environments(parent: Path, *, are_used: bool) -> None:
+def _clean_environments(state_dir: Path, *, are_used: bool) -> None:
     """Remove the remains of interrupted builds, and broken links. Also remove environments that no submit has used for
     two weeks. If `are_used`, unfinished runs may use these environments, so they are kept."""
-    links = {link.resolve().parent: link for link in _links(parent)}
-    for folder in [folder for folder in _folders(parent) if not folder.is_symlink()]:
+    links = {link.resolve().parent: link for link in environment_links(state_dir)}
+    for folder in [folder for folder in _folders(state_dir / _ENVIRONMENTS) if not folder.is_symlink()]:
         age, link = time.time() - folder.stat().st_mtime, links.get(folder.resolve())
         if link is not None and age > ENVIRONMENT_AGE and not are_used:
             _remove_environment(link)

@@ -51,7 +51,7 @@ def lock(folder: Path, file: str, job: AnyJob, where: Where, python: str | None,
     describe = part_of(where.target, "contents")
     contents = describe(job.view, where.settings, where.account) if describe else Contents(environment.python)
     version = python or contents.python or ""
-    if re.fullmatch(r"3\.\d+(\.\d+)?", version) is None:
+    if re.fullmatch(r"3\.\d+(\.\d+\w*)?", version) is None:
         is_known = f"cannot be `{version}`" if version else "is not known"
         hint = "write for example `--python 3.12`"
         raise UsageError(f"the version of Python on `{where.target.name}` {is_known}", hint=hint, code="CT902")

@@ -17,7 +17,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.job.file import SUFFIXES, anchored
 from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.job.processing import AnyJob
-from cloudtrain.lifecycle.cleaning import kept_environments, remove_environments
+from cloudtrain.lifecycle.cleaning import environment_links, kept_environments, remove_environments
 from cloudtrain.lifecycle.locking import lock as resolve
 from cloudtrain.targets.settings import load_settings
 from cloudtrain.targets.where import where
@@ -62,7 +62,7 @@ def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
 
 @options.silent
 def _keys(_: str) -> list[str]:
-    return [item["key"] for item in kept_environments(load_settings().state_dir)]
+    return [link.name for link in environment_links(load_settings().state_dir)]
 
 
 @environments_command.command(cls=Command)
