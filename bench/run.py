@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -62,6 +63,18 @@ def command(*argv: str, **env: str) -> Timed:
         start = time.perf_counter()
         subprocess.run(argv, check=True, capture_output=True, env=environment(**env), cwd=ROOT)
         return time.perf_counter() - start
+
+    return once
+
+
+def processor_time(argv: tuple[str, ...], **env: str) -> Timed:
+    """Return the seconds that a command and its own processes compute, however busy the machine is."""
+
+    def once() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(argv, check=True, capture_output=True, env=environment(**env), cwd=ROOT)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     return once
 
@@ -121,6 +134,55 @@ def plan_time(runs: int) -> list[Result]:
                 a, b = medians(ours, command(str(interpreter), script), max(3, runs // 3))
                 results.append(Result(name, a, sdk, b, a / b, "at most 1/8", a <= b / 8))
     return results
+
+
+def lock_time(runs: int) -> list[Result]:
+    """Measure a plan for SageMaker with a uv.lock of 110 packages, against the same job without a lock."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        names = [f"package{number}" for number in range(109)]
+        project = f'[project]\nname = "own"\nversion = "0.1"\ndependencies = {json.dumps(names[:8])}\n'
+        settings = '[sagemaker]\nrole = "arn:aws:iam::123456789012:role/R"\nbucket = "b-b"\nregion = "eu-west-1"\n'
+        files = {"train.py": "import os\n", "cloudtrain.toml": settings}
+        timed = []
+        for name, more in (("uv.lock", {"uv.lock": _lock_of(names), "pyproject.toml": project}), ("none", {})):
+            environment = {"framework": "pytorch", "version": "2.13", "requirements": name}
+            fields = {"name": "own", "entry_point": "train.py", "environment": environment,
+                      "resources": {"instance_type": "ml.g5.2xlarge"}}  # fmt: skip
+            (work / name).mkdir()
+            for file, text in {**files, **more, "job.json": json.dumps(fields)}.items():
+                (work / name / file).write_text(text)
+            argv = (CLOUDTRAIN, "plan", str(work / name / "job.json"), "--target", "sagemaker", "--format", "request")
+            timed.append(processor_time(argv, CLOUDTRAIN_STATE_DIR=folder))
+        a, b = medians(timed[0], timed[1], runs)
+        return [Result("plan with 110 packages", a, "plan without; CPU time", b, a / b, "within 60 ms", a - b <= 0.060)]
+
+
+def _lock_of(names: list[str]) -> str:
+    """Return a uv.lock as large as that of torch, transformers and datasets: each package has 16 archives, and most are
+    needed by a marker, as nvidia's packages are."""
+
+    def archive(name: str, number: int) -> str:
+        place = f"https://files.pythonhosted.org/packages/{number % 256:02x}/bb/{'c' * 60}"
+        file = f"{name}-1.{number}-cp312-cp312-manylinux_2_28_x86_64.whl"
+        more = 'size = 100000, upload-time = "2026-01-01T00:00:00.000Z"'
+        return f'{{ url = "{place}/{file}", hash = "sha256:{number:064d}", {more} }}'
+
+    def package(name: str, source: str, needs: str, rest: str) -> str:
+        head = f'[[package]]\nname = "{name}"\nversion = "0.1"\nsource = {{ {source} }}\n'
+        return f"{head}dependencies = [\n{needs}]\n{rest}\n"
+
+    direct = "".join(f'    {{ name = "{name}" }},\n' for name in names[:8])
+    own = package("own", 'virtual = "."', direct, f"\n[package.metadata]\nrequires-dist = [\n{direct}]\n")
+    parts = ['version = 1\nrevision = 5\nrequires-python = ">=3.10"\n\n', own]
+    for number, name in enumerate(names):
+        marker = f"python_full_version >= '3.{number % 9}' and sys_platform == 'linux'"
+        others = names[8 + 3 * number : 11 + 3 * number]
+        needs = "".join(f'    {{ name = "{other}", marker = "{marker}" }},\n' for other in others)
+        wheels = "".join(f"    {archive(name, 20 * number + each)},\n" for each in range(15))
+        files = f"sdist = {archive(name, number)}\nwheels = [\n{wheels}]\n"
+        parts.append(package(name, 'registry = "https://pypi.org/simple"', needs, files))
+    return "".join(parts)
 
 
 def bundle_time(_: int) -> list[Result]:
@@ -248,6 +310,7 @@ BUDGETS: dict[str, Callable[[int], list[Result]]] = {
     "import": import_time,
     "help": help_time,
     "plan": plan_time,
+    "lock": lock_time,
     "ps": listing_time,
     "launch": launch_time,
     "line": first_line_time,

@@ -6,6 +6,7 @@
     ├── SettingsError       `cloudtrain.toml` or an account setting is wrong                           exit 2
     ├── PreflightError      a check found an error; holds the findings                                 exit 2
     ├── MissingExtra        an optional dependency is not installed                                    exit 2
+    ├── NotResolved         uv found no versions for the requirements                                  exit 1
     ├── RunNotFound         no run has that name                                                       exit 3
     ├── StoreError          the run store cannot be read or written                                    exit 4
     └── TargetError         the target refused, failed or cannot be reached                            exit 4
@@ -13,7 +14,7 @@
         ├── TargetUnavailable   the target cannot be used from this machine                            exit 4
         └── TargetUnreachable   the target does not answer now; waiting calls try again                exit 4
 
-Exit code 1 means that a run did not succeed, 130 means Ctrl-C.
+Exit code 1 means that a run, or what the command asked of another program, did not succeed. 130 means Ctrl-C.
 """
 
 from __future__ import annotations
@@ -198,6 +199,13 @@ class MissingExtra(CloudtrainError, ImportError):
 
     exit_code = 2
     code = "CT921"
+
+
+class NotResolved(CloudtrainError):
+    """uv found no versions that fit together, or could not ask the index. The message is uv's."""
+
+    exit_code = 1
+    code = "CT059"
 
 
 class RunNotFound(CloudtrainError, LookupError):

@@ -29,7 +29,7 @@ sys.exit(subprocess.call([base, "-m", "pip", "--python", arguments[3], "install"
 """As uv does, with venv and pip. It notes what it is asked for, and hangs while a file says so."""
 
 
-def write_wheel(folder: Path, name: str, version: str, *, needs: Iterable[str] = (), code: str | None = None) -> str:
+def write_wheel(folder: Path, name: str, version: str, needs: Iterable[str] = (), code: str | None = None) -> str:
     """Write a wheel with one module, and return its SHA-256."""
     module, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
     required = "".join(f"Requires-Dist: {item}\n" for item in needs)
@@ -38,7 +38,7 @@ def write_wheel(folder: Path, name: str, version: str, *, needs: Iterable[str] =
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     wheel = folder / f"{module}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, text in files.items():

@@ -3,7 +3,7 @@
 Exit codes:
 
     0     the command succeeded, and so did the run that it waited for
-    1     the run that the command waited for failed, was stopped or was lost
+    1     the run that the command waited for failed, was stopped or was lost; or uv found no versions to lock
     2     the command line, the job or the settings are wrong, or a check found an error; nothing was sent
     3     the named run does not exist
     4     the target refused, failed, or cannot be reached

@@ -127,6 +127,21 @@ def _metavar(param: Any) -> str:
 PROGRAM = "cloudtrain"
 
 
+def new_group(*, needs_command: bool = False) -> typer.Typer:
+    """Return a command that has commands of its own, and needs one of them or not."""
+    return typer.Typer(
+        add_completion=False, rich_markup_mode=None, context_settings=CONTEXT, invoke_without_command=not needs_command,
+        pretty_exceptions_enable=False,
+    )  # fmt: skip
+
+
+def refuse_flag(ctx: Any, flag: str | None) -> None:
+    """Refuse a flag of a group before one of its commands, which has no use for it."""
+    if flag is not None:
+        message = f"`{flag}` has no effect with `{ctx.invoked_subcommand}`"
+        raise UsageError(message, hint=f"remove `{flag}`", code="CT902")
+
+
 class CommandRow(NamedTuple):
     """The section and the summary of a command in the root help, and its module in `cloudtrain.cli.commands`."""
 
@@ -159,6 +174,7 @@ COMMANDS = {
     "recover": CommandRow("Follow runs", "submit", "Clean up after interrupted submissions."),
     "rm": CommandRow("Follow runs", "queue", "Remove ended runs from this machine."),
     "prune": CommandRow("Follow runs", "queue", "Remove old, failed or large runs, and keep the best."),
+    "environments": CommandRow("Look back", "environments", "List and remove environments; lock requirements."),
     "init": CommandRow("Start", "start", "Write a first job file."),
     "adopt": CommandRow("Start", "adopt", "Convert a training job of another tool to a job file."),
     "scripts": CommandRow("Start", "start", "List, show and copy the bundled training scripts."),

@@ -93,13 +93,15 @@ class Requirements(NamedTuple):
         options += [f"--extra-index-url {index}" for index in others[len(options) :]]
         head = WRITTEN + (_COMPLETE if self.form != "pip" and self.is_closed else "")
         head += _EXPECTS.format(self.brought["torch"]) if self.brought.get("torch") else ""
-        return head + "".join(f"{line}\n" for line in (*options, *sorted(map(self._line, self.packages))))
+        is_hashed = self.is_hashed
 
-    def _line(self, package: Package) -> str:
-        if package.line:
-            return package.line
-        head = f"{package.name} @ {package.url}" if package.url else f"{package.name}=={package.version}"
-        return " ".join((head, *(f"--hash={each}" for each in package.hashes if self.is_hashed)))
+        def line(package: Package) -> str:
+            if package.line:
+                return package.line
+            head = f"{package.name} @ {package.url}" if package.url else f"{package.name}=={package.version}"
+            return " ".join((head, *(f"--hash={each}" for each in package.hashes if is_hashed)))
+
+        return head + "".join(f"{each}\n" for each in (*options, *sorted(map(line, self.packages))))
 
     @property
     def digest(self) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.lifecycle.find import run
 from cloudtrain.lifecycle.schema import read_store
 from cloudtrain.plans.states import RunState
-from cloudtrain.system.files import LEFT_OVER, remove_folder
+from cloudtrain.system.files import LEFT_OVER, folder_size, remove_folder
 
 ARCHIVE_AGE = 24 * 3600.0
 """Seconds after which the archive of a submit's code is certainly no longer being sent, and an incomplete environment
@@ -32,29 +36,89 @@ def clean(state_dir: Path) -> None:
     with read_store(state_dir) as store:
         going = [state for state in RunState if not state.is_final]
         are_used = store is not None and bool(store.newest(states=going, limit=1))
-        _clean_environments(state_dir / "environments", are_used=are_used)
+        _clean_environments(state_dir, are_used=are_used)
         for folder in _folders(state_dir / "runs"):
             if folder.name.endswith(LEFT_OVER) or (store is not None and store.was_removed(folder.name)):
                 remove_folder(folder.with_name(folder.name.removesuffix(LEFT_OVER)))
 
 
-def _clean_environments(parent: Path, *, are_used: bool) -> None:
-    """Remove the remains of interrupted builds, and broken links. Also remove environments that no submit has used for
-    two weeks. If `are_used`, unfinished runs may use these environments, so they are kept."""
-    links = [item for item in parent.glob("*") if item.is_symlink()]
-    linked = {link.resolve().parent for link in links}
-    for folder in _folders(parent):
-        if folder.is_symlink():
-            continue
-        age = time.time() - folder.stat().st_mtime
-        if age > ENVIRONMENT_AGE and not are_used if folder.resolve() in linked else age > ARCHIVE_AGE:
-            remove_folder(folder)
-    for link in links:
-        if not link.exists():
-            for leftover in (link, *(link.with_name(f"{link.name}.{ending}") for ending in ("log", "lock"))):
-                leftover.unlink(missing_ok=True)
-
-
 def _folders(parent: Path) -> Iterator[Path]:
     with suppress(FileNotFoundError):
         yield from [folder for folder in parent.iterdir() if folder.is_dir()]
+
+
+# Environments. A link KEY leads to KEY-RANDOM/env, once that is complete; KEY.log and KEY.lock lie beside it. The time
+# of KEY-RANDOM is when a submit last asked for the environment.
+
+_ENVIRONMENTS = "environments"
+
+
+def kept_environments(state_dir: Path) -> list[dict[str, Any]]:
+    """Return facts about the complete environments on this machine as JSON data, the last used first: its key, folder,
+    and size in bytes; when a submit last asked for it; its Python; the file that it was built from with the number of
+    packages, both None if no run says it; and the runs that used it, newest first."""
+    links = [link for link in environment_links(state_dir) if link.exists()]
+    with read_store(state_dir) as store:
+        users = {} if store is None else store.naming([_place(link) for link in links])
+        plans = {names[0]: store.kept(names[0]) for names in users.values() if names and store is not None}
+    found = []
+    for link in links:
+        runs, home, file = users.get(_place(link), []), link.resolve().parent, link / "pyvenv.cfg"
+        settings = file.read_text("utf-8", "replace") if file.exists() else ""
+        record = plans[runs[0]] if runs else None
+        wanted = {} if record is None else record.plan.get("environment", {}).get("requirements", {})
+        version = re.search(r"(?m)^version(?:_info)? = (\d[\d.]*\d)", settings)
+        found.append({
+            "key": link.name, "folder": str(home), "size": folder_size(home), "used": home.stat().st_mtime,
+            "python": version and version[1], "requirements": wanted.get("file"),
+            "packages": len(wanted["packages"]) if "packages" in wanted else None, "runs": runs,
+        })  # fmt: skip
+    return sorted(found, key=lambda item: float(item["used"]), reverse=True)
+
+
+def remove_environments(keys: Sequence[str], state_dir: Path) -> None:
+    """Remove environments: all, or none if one does not exist or is used by a run that has not ended (UsageError)."""
+    runs = {item["key"]: item["runs"] for item in kept_environments(state_dir)}
+    for key in keys:
+        if key not in runs:
+            hint = did_you_mean(key, runs) or "`cloudtrain submit job.yaml --build-environment` builds one"
+            raise UsageError(f"there is no environment `{key}`", hint=hint)
+        for name in runs[key]:
+            if not (state := run(name).state).is_final:
+                hint = f"`cloudtrain wait {name}` waits for its end, and `cloudtrain stop {name}` stops it"
+                raise UsageError(f"`{name}` is {state} in `{key}`", hint=hint, code="CT954")
+    for key in dict.fromkeys(keys):
+        _remove_environment(state_dir / _ENVIRONMENTS / key)
+
+
+def _place(link: Path) -> str:
+    """Return what the request of a run in the environment contains, on any target."""
+    return f"/{_ENVIRONMENTS}/{link.name}"
+
+
+def environment_links(state_dir: Path) -> list[Path]:
+    return sorted(item for item in (state_dir / _ENVIRONMENTS).glob("*") if item.is_symlink())
+
+
+def _clean_environments(state_dir: Path, *, are_used: bool) -> None:
+    """Remove the remains of interrupted builds, and broken links. Also remove environments that no submit has used for
+    two weeks. If `are_used`, unfinished runs may use these environments, so they are kept."""
+    links = {link.resolve().parent: link for link in environment_links(state_dir)}
+    for folder in [folder for folder in _folders(state_dir / _ENVIRONMENTS) if not folder.is_symlink()]:
+        age, link = time.time() - folder.stat().st_mtime, links.get(folder.resolve())
+        if link is not None and age > ENVIRONMENT_AGE and not are_used:
+            _remove_environment(link)
+        elif link is None and age > ARCHIVE_AGE:
+            remove_folder(folder)
+    for link in links.values():
+        if link.is_symlink() and not link.exists():
+            _remove_environment(link)
+
+
+def _remove_environment(link: Path) -> None:
+    """Remove an environment's link first, so that no submit finds half of it; then its folder, log and lock."""
+    home = link.resolve().parent
+    for item in (link, *(link.with_name(f"{link.name}.{ending}") for ending in ("log", "lock"))):
+        item.unlink(missing_ok=True)
+    if home.parent == link.parent.resolve():  # no other folder, wherever the link leads
+        remove_folder(home)

@@ -68,7 +68,7 @@ class Installation(NamedTuple):
         return [
             (item.name, image[item.name], item.version)
             for item in self.requirements.packages
-            if item.version and image.get(item.name, item.version) not in (item.version, "")
+            if item.version and image.get(item.name, "").partition("+")[0] not in (item.version.partition("+")[0], "")
         ]
 
     def add_to(self, plan: Plan) -> Plan:
@@ -165,7 +165,7 @@ def with_requirements(
     written = next((name for name in (_LIST, _OTHER_LIST) if (tree.read_text(name) or "").startswith(WRITTEN)), None)
     if not is_new and written is not None:
         return _renamed(job, written), tree, None
-    read = _reader(tree)
+    read = reader_of(tree)
     if read(file) is None:
         return job, tree, None  # CT102 reports it
     view, settings = job.view, where.settings
@@ -207,7 +207,7 @@ def _renamed(job: AnyJob, name: str) -> AnyJob:
     return job.model_copy(update={"environment": environment})
 
 
-def _reader(tree: Tree) -> Read:
+def reader_of(tree: Tree) -> Read:
     """Return a function that reads files of the bundle, and files beside the source folder, such as a workspace's lock.
     Raises JobError for a file that is not plain text."""
 
@@ -248,16 +248,20 @@ def _agree(first: str, second: str) -> bool:
 def _with_list(tree: Tree, name: str, text: str, installation: Installation) -> Tree:
     """Return the bundle with a requirements file, which keeps the image's PyTorch. Without a constraint pip replaces it
     where the machine decides versions: `timm` names no version of torch, and the newest torchvision pins the newest
-    torch. pip reads `-c` relative to the file, in every launch mode of every target. A constraint without a local part
-    admits `2.13.0+cu130`."""
+    torch. pip reads `-c` relative to the file, in every launch mode of every target."""
     if installation.keeps_torch:
         beside = posixpath.join(posixpath.dirname(name), _CONSTRAINTS)
-        public = (installation.contents.torch or "").partition("+")[0]
-        version = public if public.count(".") > 1 else f"{public}.*"
         head = WRITTEN if text.startswith(WRITTEN) else ""
         text = f"{head}{_KEEPS}-c {_CONSTRAINTS}\n{text.removeprefix(head)}"
-        tree = _with_file(tree, beside, f"torch=={version}\n".encode())
+        tree = _with_file(tree, beside, f"{pinned_torch(installation.contents)}\n".encode())
     return _with_file(tree, name, text.encode())
+
+
+def pinned_torch(contents: Contents) -> str:
+    """Return the constraint that keeps the image's PyTorch. It has no local part, which no index has: `2.13.0` admits
+    `2.13.0+cu130`. An image's tag may say `2.13` only."""
+    public = (contents.torch or "").partition("+")[0]
+    return f"torch=={public if public.count('.') > 1 else f'{public}.*'}"
 
 
 def _with_file(tree: Tree, name: str, content: bytes) -> Tree:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -261,6 +261,17 @@ class Store:
             whole = [isinstance(part, dict) for part in parts] + [isinstance(item, str) for item in texts]
             return record if all(whole) and bytes not in map(type, columns) else None
         return None
+
+    def naming(self, words: Iterable[str]) -> dict[str, list[str]]:
+        """Map each word to the names of the runs whose record contains it, newest first. A word is ASCII."""
+        found = {word: list[str]() for word in words}
+        rows = self._db.execute("SELECT name, content FROM sent NATURAL JOIN runs ORDER BY seq DESC") if found else ()
+        for name, content in rows:
+            with suppress(zlib.error, TypeError):
+                record = zlib.decompress(content)
+                for word, names in found.items():
+                    names += [text(name)] if word.encode("ascii") in record else []
+        return found
 
     def money(self) -> dict[str, Money]:
         """Return the known costs of each run, by the run's name."""

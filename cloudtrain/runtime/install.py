@@ -39,6 +39,7 @@ import time
 from pathlib import Path
 
 from cloudtrain.runtime.errors import SetupError, tell
+from cloudtrain.runtime.uv_program import find_uv
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def _ask(python: str, environ: Texts) -> Any:
 
 def _find_uv(python: str, environ: Texts) -> str | None:
     """Return the path of uv; None if there is none, or if only pip's settings say where packages come from."""
-    uv = shutil.which("uv", path=os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
+    uv = find_uv(os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
     if uv is None or any(name.startswith(_INDEX_OF_UV) for name in environ):
         return uv
     return None if _INDEX_OF_PIP.search(_answer([python, "-m", "pip", "config", "list"], environ)[0]) else uv

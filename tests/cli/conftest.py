@@ -52,6 +52,12 @@ def _torch_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def without_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments are built as on a machine without uv, which the environment of the tests has."""
+    monkeypatch.setattr("cloudtrain.runtime.install.find_uv", lambda _: None)
+
+
+@pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The local target is a fake whose runs read their fate from `fate.json` in this folder."""
     service = tmp_path / "service"

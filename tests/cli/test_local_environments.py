@@ -214,6 +214,7 @@ def test_a_lock_and_a_block_are_built_without_a_flag(cli: Cli, project: Path) ->
 
 @pytest.mark.lifecycle
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_uv")
 def test_pip_builds_once(cli: Cli, project: Path, state_dir: Path) -> None:
     """The script finds what it requires, and what the interpreter below has; the second run builds nothing."""
     first = cli("submit", "job.yaml", "--build-environment")

@@ -135,6 +135,48 @@ def test_a_bad_file_is_refused(cli: Cli, folder: Path, case: str, target: str) -
     assert hint in problem["hint"]
 
 
+TORCH_IN = {"sagemaker": "2.13", "azureml": "2.8"}
+"""The version of an image on each target that knows one."""
+OTHER_TORCH = {
+    "a pin": ("requirements.txt", {"requirements__txt": "timm\ntorch==2.12\n"}, "2.12"),
+    "a range": ("requirements.txt", {"requirements__txt": "torch>=2.14\n"}, ">=2.14"),
+    "a pin of an included file": ("requirements.txt", {"requirements__txt": "-r a.txt\n", "a__txt": "Torch == 2.12\n"}, "2.12"),
+    "a pin with hashes": ("requirements.txt", {"requirements__txt": f"torch==2.12.0 --hash=sha256:{'0a' * 32}\n"}, "2.12.0"),
+    "uv.lock": ("uv.lock", {"uv__lock": LOCK.replace("2.13.0", "2.12.0"), "pyproject__toml": OWN}, "2.12.0"),
+    "pylock.toml": ("pylock.toml", {"pylock__toml": 'lock-version = "1.0"\n[[packages]]\nname = "torch"\nversion = "2.12.0"\n'}, "2.12.0"),
+    "a block": ("tool.py", {"tool__py": SCRIPT.replace("tqdm", "torch==2.12")}, "2.12"),
+}  # fmt: skip
+"""What is named, the files, and the version of torch that they ask for."""
+
+
+@pytest.mark.parametrize("target", TORCH_IN)
+@pytest.mark.parametrize("case", OTHER_TORCH)
+def test_another_torch_is_refused_in_every_form(cli: Cli, folder: Path, case: str, target: str) -> None:
+    """By `check`, with both versions and what to ask for."""
+    named, files, version = OTHER_TORCH[case]
+    has = TORCH_IN[target]
+    project(folder, f'framework: pytorch, version: "{has}", python: "3.12", requirements: {named}', **files)
+    result = cli("check", "job.yaml", "--target", target, "--offline", "--json")
+    assert result.code == 2
+    (problem,) = [item for item in json.loads(result.out) if item["code"] == "CT058"]
+    assert problem["message"].startswith(f"torch {version} is in `{named}`, and the image has {has}")
+    assert problem["hint"].startswith(f"ask for `torch=={has}.*`, or take the image with `version:")
+
+
+@pytest.mark.parametrize("target", TORCH_IN)
+def test_what_names_no_torch_keeps_the_images(cli: Cli, folder: Path, target: str) -> None:
+    """`timm` is no mistake, although the newest torchvision pins another torch: the plan says what stays."""
+    has = TORCH_IN[target]
+    environment = f'framework: pytorch, version: "{has}", python: "3.12", requirements: requirements.txt'
+    project(folder, environment, requirements__txt="timm\n")
+    checked = cli("check", "job.yaml", "--target", target, "--offline", "--json")
+    assert [item for item in json.loads(checked.out) if item["path"][:1] == ["environment"]] == []
+    found = json.loads(cli("plan", "job.yaml", "--target", target, "--json").out)
+    assert f"torch {has}" in found["summary"]["requirements"]
+    assert "of the image stays" in found["summary"]["requirements"]
+    assert "the package in `requirements.txt` is not pinned: the machine decides the version" in found["notes"]
+
+
 def plan(cli: Cli, *words: str) -> dict[str, object]:
     """The plan as JSON data."""
     result = cli("plan", "job.yaml", "--target", "sagemaker", "--json", *words)
@@ -449,6 +491,7 @@ def test_what_is_not_known_is_left_alone(cli: Cli, folder: Path, environment: st
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_uv")
 def test_a_lock_is_installed_here(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pip checks the hashes of the list; the same content under another name is the same environment."""
     wheels = folder / "wheels"

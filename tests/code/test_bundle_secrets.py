@@ -182,6 +182,35 @@ def test_any_content_can_be_searched(content: bytes, name: str) -> None:
     secrets_in(content, spans, name)
 
 
+WHEEL = (
+    '    { url = "https://files.pythonhosted.org/packages/0a/1b/{HEX}/a-1.0.whl", hash = "sha256:{HASH}", size = 9 },\n'
+)
+ARCHIVE = WHEEL.replace("{HEX}", "0c" * 30).replace("{HASH}", "0123456789abcdef" * 4)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ARCHIVE.replace("https://", "https://me:{}@"),
+        ARCHIVE.replace("pythonhosted.org", "pythonhosted.org.{}.example"),
+        ARCHIVE.replace('hash = "sha256:', 'password = "{}", hash = "sha256:'),
+        ARCHIVE.replace("},", "},  # {}"),
+        f'{ARCHIVE}source = {{{{ registry = "https://me:{{}}@host/simple" }}}}\n'.replace("{ url", "{{ url"),
+        "    --hash=sha256:" + "01" * 32 + " {}\n",
+        "    --hash=sha256:" + "01" * 32 + "\n--extra-index-url https://me:{}@host/simple\n",
+    ],
+)
+def test_a_lock_hides_no_secret(line: str, tmp_path: Path) -> None:
+    """Only whole lines that name public archives or hashes are not searched, of which a lock has thousands."""
+    lock = "[[package]]\nname = 'a'\nwheels = [\n" + ARCHIVE * 50 + "{}]\n" + ARCHIVE * 50
+    assert suspects(lock.replace("{}", "").encode(), "uv.lock") == []
+    value = Maker(5).of(HEX, 36, before="ghp_")
+    for name in ("uv.lock", "requirements.txt"):
+        text = lock.replace("{}", line.replace("{}", value).replace("{{", "{").replace("}}", "}"))
+        (finding,) = found_in(tmp_path / name, name, text)
+        assert "github-pat" in finding.message
+
+
 def test_every_rule_compiles_and_can_be_reached() -> None:
     """No rule is without a keyword, none of which has a capital letter, and no two have one name."""
     rules = rule_set().rules

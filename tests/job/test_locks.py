@@ -12,6 +12,7 @@ from packaging.markers import Marker
 
 from cloudtrain.job.locks import read_lock
 from cloudtrain.job.requirements import Platform
+from cloudtrain.runtime.uv_program import find_uv
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "uv"
 """A project with a workspace, an extra and a group, its lock with the first wheel of each package, and what `uv export
@@ -58,11 +59,11 @@ def test_the_lists_equal_those_of_uv() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+@pytest.mark.skipif(find_uv() is None, reason="uv is not installed")
 def test_the_lists_equal_those_of_this_uv(tmp_path: Path) -> None:
-    """The uv on the PATH exports the same."""
+    """The installed uv exports the same."""
     shutil.copytree(GOLDEN, tmp_path, dirs_exist_ok=True)
-    command = "uv export -q --frozen --offline --no-dev --no-hashes --no-emit-local --no-header --no-annotate".split()
+    command = f"{find_uv()} export -q --frozen --offline --no-dev --no-hashes --no-emit-local --no-header --no-annotate".split()
 
     def export(name: str) -> str:
         return subprocess.run(

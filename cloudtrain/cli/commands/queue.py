@@ -9,7 +9,7 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.app import CONTEXT, Command
+from cloudtrain.cli.app import Command, new_group, refuse_flag
 from cloudtrain.cli.runs import confirm, require_consent, run_named, seconds_of
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table
 from cloudtrain.errors import UsageError, did_you_mean
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
     from cloudtrain.targets.contract import KeepsQueue
 
 
-queue_command = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings=CONTEXT,
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
-)
+queue_command = new_group()
 
 
 @queue_command.callback()
@@ -57,9 +51,7 @@ def queue(
       cloudtrain queue drop digits-ddp-3f9a
     """
     if ctx.invoked_subcommand is not None:
-        if target is not None or json:
-            flag, name = "--json" if json else "--target", ctx.invoked_subcommand
-            raise UsageError(f"`{flag}` has no effect with `{name}`", hint=f"remove `{flag}`", code="CT902")
+        refuse_flag(ctx, "--json" if json else target and "--target")
         return
     from cloudtrain.lifecycle.find import queue_of
 

@@ -12,7 +12,7 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.app import CONTEXT, Command
+from cloudtrain.cli.app import Command, new_group
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
 from cloudtrain.code.bundled import copy_script, list_scripts, script_files, script_path
 from cloudtrain.errors import UsageError, did_you_mean
@@ -167,9 +167,7 @@ def schema_command(
     print_json(job_schema(kind.value))
 
 
-scripts_command = typer.Typer(
-    add_completion=False, rich_markup_mode=None, context_settings=CONTEXT, pretty_exceptions_enable=False
-)
+scripts_command = new_group(needs_command=True)
 
 ScriptName = Annotated[
     str,

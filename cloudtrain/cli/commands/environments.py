@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import cloudtrain as ct
+from cloudtrain.cli import options
+from cloudtrain.cli.app import Command, new_group, refuse_flag
+from cloudtrain.cli.inputs import job_file
+from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
+from cloudtrain.errors import UsageError
+from cloudtrain.job.file import SUFFIXES, anchored
+from cloudtrain.job.model import format_duration, format_size
+from cloudtrain.job.processing import AnyJob
+from cloudtrain.lifecycle.cleaning import environment_links, kept_environments, remove_environments
+from cloudtrain.lifecycle.locking import lock as resolve
+from cloudtrain.targets.settings import load_settings
+from cloudtrain.targets.where import where
+
+environments_command = new_group()
+
+_LOCK = "requirements.lock.txt"
+
+
+@environments_command.callback()
+def environments(ctx: typer.Context, json: options.Json = False) -> None:
+    """List and remove environments; lock requirements.
+
+    The list has the environments that `cloudtrain submit --build-environment` has built on this machine, the last used
+    first. `cloudtrain prune` removes those that no submit has used for two weeks.
+
+    \b
+    Examples:
+      cloudtrain environments
+      cloudtrain environments --json | jq -r '.[].key'
+      cloudtrain environments remove 3f9a7c21d04e5b68
+      cloudtrain environments lock requirements.txt --target sagemaker
+    """
+    if ctx.invoked_subcommand is not None:
+        refuse_flag(ctx, "--json" if json else None)
+        return
+    found = kept_environments(load_settings().state_dir)
+    if json:
+        print_json(found)
+    elif found:
+        show_table(("KEY", "SIZE", "USED", "PYTHON", "REQUIREMENTS", "RUNS"), map(_row, found))
+    else:
+        say("cloudtrain has built no environment; `cloudtrain submit job.yaml --build-environment` builds one")
+
+
+def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
+    age, runs = f"{format_duration(int(max(0, time.time() - item['used'])))} ago", item["runs"]
+    source = "" if item["requirements"] is None else f"{item['requirements']} ({item['packages']})"
+    users = f"{runs[0]} and {len(runs) - 1} more" if runs[1:] else "".join(runs)
+    return item["key"], format_size(item["size"]), age, item["python"] or "", source, users
+
+
+@options.silent
+def _keys(_: str) -> list[str]:
+    return [link.name for link in environment_links(load_settings().state_dir)]
+
+
+@environments_command.command(cls=Command)
+def remove(
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY...", help="Keys of the list.", autocompletion=_keys, show_default=False)
+    ],
+) -> None:
+    """Remove environments that no unfinished run uses.
+
+    The next submit that needs one builds it again. Prints the removed keys.
+
+    \b
+    Example:
+      cloudtrain environments remove 3f9a7c21d04e5b68
+    """
+    remove_environments(keys, load_settings().state_dir)
+    print_lines(keys)
+
+
+@environments_command.command(cls=Command)
+def lock(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="A requirements file, a project, a script or a job.", show_default=False),
+    ],
+    target: options.TargetName = None,
+    python: Annotated[
+        str | None, options.option("--python", "VERSION", "Default: that of the image or machine.")
+    ] = None,
+    output: Annotated[Path | None, options.option("--output -o", "OUT", f"Default: {_LOCK} beside FILE.")] = None,
+    force: Annotated[bool, options.flag("--force", "Replace the file if it exists.")] = False,
+) -> None:
+    """Pin requirements for the image of a target.
+
+    uv chooses a version of every package and writes it with its hashes. PyTorch keeps the version of the image, and
+    what only PyTorch needs is left out, because the image has it. A job file says which image; without one, it is the
+    target's newest with PyTorch. Asks the package index; `plan` and `submit` never do.
+
+    \b
+    Examples:
+      cloudtrain environments lock job.yaml --target sagemaker
+      cloudtrain environments lock pyproject.toml --target slurm --python 3.12
+      cloudtrain environments lock train.py -o locks/train.txt --force
+    """
+    path, newest, gpu = Path(source), ct.Environment(framework="pytorch"), ct.Resources(gpu="A10G")
+    job: AnyJob = ct.TrainingJob(name="lock", entry_point="x.py", environment=newest, resources=gpu)
+    place, folder, file = where(target, near=path.parent), path.parent, path.name
+    if is_job := path.suffix.lower() in SUFFIXES and file not in ("pyproject.toml", "pylock.toml"):
+        read = job_file(source, None)
+        job = anchored(read.job if read.sweep is None else read.sweep.job, Path.cwd())
+        folder, file = Path(job.source_dir or folder), job.environment.requirements or "requirements.txt"
+    if not (folder / file).is_file():
+        hint = "name a requirements file, a `pyproject.toml`, a script, or a job that has requirements"
+        raise UsageError(f"there is no file `{folder / file}`", hint=hint, code="CT903")
+    destination = output or Path(os.path.relpath(folder / file)).with_name(_LOCK)
+    given = {"--target": target, "--python": python, "-o": output and str(output)}
+    words = ["cloudtrain", "environments", "lock", source]
+    words += [word for name, value in given.items() if value for word in (name, value)]
+    if destination.exists() and not force:
+        raise UsageError(f"`{destination}` already exists", hint=f"{typed(*words, '--force')} replaces it")
+    text, facts = resolve(folder, file, job, place, python, typed(*words).strip("`"))
+    try:
+        destination.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write `{destination}`: {error.strerror}", hint="name another file: `-o`") from None
+    print_lines([str(destination)])
+    name = Path(os.path.relpath(destination, folder if is_job else destination.parent)).as_posix()
+    say("; ".join(facts), f"in the job: `environment: {{requirements: {name}}}`")
