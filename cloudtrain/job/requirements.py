@@ -32,6 +32,9 @@ WRITTEN = "# Written by cloudtrain from the job's requirements. Each line is one
 
 PYPI = "https://pypi.org/simple"
 
+WHEELS = "cloudtrain-wheels"
+"""The bundle's folder of wheels that cloudtrain made. Installers read paths from the bundle's top folder."""
+
 
 class Package(NamedTuple):
     """One package of a list. `version` is None if the machine decides it."""
@@ -42,7 +45,7 @@ class Package(NamedTuple):
     registry: str = ""
     """The address of the index; empty for PyPI, or if the file names none for this package."""
     url: str = ""
-    """Where the package comes from instead of an index: `git+https://HOST/REPOSITORY@COMMIT`, or an archive."""
+    """Where the package comes from instead of an index: `git+https://HOST/NAME@COMMIT`, an archive, or `./FILE`."""
     line: str = ""
     """The line of a pip file."""
 
@@ -52,8 +55,9 @@ class Requirements(NamedTuple):
 
     Attributes:
         file: the file that decides the versions, such as `uv.lock`.
-        folders: the packages that are folders, by name, relative to `source_dir`. They are not in `packages`.
+        folders: the packages that are folders, by name, relative to `source_dir`.
         brought: the packages that the image brings and the lock decides too, such as torch. They are not in `packages`.
+        wheels: the wheels of `folders`, by path in the bundle. With them, the folders are in `packages` too.
     """
 
     file: str
@@ -61,6 +65,7 @@ class Requirements(NamedTuple):
     packages: tuple[Package, ...]
     folders: Mapping[str, str] = {}
     brought: Mapping[str, str] = {}
+    wheels: Mapping[str, bytes] = {}
 
     @property
     def undecided(self) -> int:
@@ -91,6 +96,8 @@ class Requirements(NamedTuple):
     def _line(self, package: Package) -> str:
         if package.line:
             return package.line
+        if package.url.startswith("./"):  # a hash in a comment is not checked, and changes the digest
+            return f"{package.url} {'--hash=' if self.is_hashed else ' # '}{' --hash='.join(package.hashes)}"
         head = f"{package.name} @ {package.url}" if package.url else f"{package.name}=={package.version}"
         return " ".join((head, *(f"--hash={each}" for each in package.hashes if self.is_hashed)))
 
@@ -289,6 +296,13 @@ def _lines_of(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[tuple[s
             yield from _lines_of(included, read, deepest - 1) if deepest else ()
         elif line:
             yield file, number, line
+
+
+def needs_index(file: str, read: Read) -> bool:
+    """Return whether a requirements file has lines that are no options and no wheels in the bundle."""
+    lines = [line for _, _, line in _lines_of(file, read)]
+    is_offline = re.compile(r"-(?!e\b|-editable)|(?!\w+:)\S+\.whl(?:[\s;]|$)").match
+    return not any("--no-index" in line for line in lines) and not all(map(is_offline, lines))
 
 
 def package_in(line: str) -> PipLine | None:
