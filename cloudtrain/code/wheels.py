@@ -41,7 +41,8 @@ def read_own_lock(tree: Tree, file: str, read: Read, platform: Platform | None, 
         if item.url.startswith(".") and hashes.get(item.url) not in item.hashes:
             hint = f"run `uv lock`; if an ignore file leaves it out, add `!{item.url[2:]}` to `{IGNORE_FILE}`"
             raise unfit(f"the bundle has no file `{item.url}` with the content that `{wanted.file}` locks", hint)
-    for name, folder in wanted.folders.items():
+    virtual = {name for name, folder in wanted.folders.items() if not folder}
+    for name, folder in sorted((name, folder) for name, folder in wanted.folders.items() if folder):
         if folder.startswith(".."):
             hint = "set `source_dir` to a folder that holds it"
             raise unfit(f"`{name}` comes from a folder outside the source folder: `{folder}`", hint)
@@ -49,7 +50,7 @@ def read_own_lock(tree: Tree, file: str, read: Read, platform: Platform | None, 
         if folder == (posixpath.dirname(wanted.file) or "."):
             hint = "if nothing imports it as an installed package, set `package = false` in `[tool.uv]`"
         try:
-            version, content = _wheel(tree, name, folder)
+            version, content = _wheel(tree, name, folder, virtual)
         except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, OSError) as error:
             message = f"cloudtrain cannot make a wheel of `{name}` in the folder `{folder}`: {error}".splitlines()[0]
             raise unfit(message, f"{hint}; then run `uv lock`") from None
@@ -59,8 +60,9 @@ def read_own_lock(tree: Tree, file: str, read: Read, platform: Platform | None, 
     return wanted._replace(packages=tuple(packages), wheels=wheels)
 
 
-def _wheel(tree: Tree, name: str, folder: str) -> tuple[str, bytes]:
-    """Return the version and the bytes of a wheel. Raises ValueError with the reason if it cannot be made."""
+def _wheel(tree: Tree, name: str, folder: str, virtual: set[str]) -> tuple[str, bytes]:
+    """Return the version and the bytes of a wheel. It does not need packages in `virtual`: an installer that resolves
+    would take another one of that name. Raises ValueError with the reason if it cannot be made."""
     prefix = "" if folder == "." else f"{folder}/"
     entries = {entry.path: entry for entry in below(tree.entries, folder) if prefix + entry.path not in tree.own_files}
     files = {path: Path(tree.location(entry._replace(path=prefix + path))) for path, entry in entries.items()}
@@ -87,7 +89,7 @@ def _wheel(tree: Tree, name: str, folder: str) -> tuple[str, bytes]:
     version = str(Version(_version(project, tool, files, modules)))
     info = f"{normal(name).replace('-', '_')}-{version}.dist-info"
     content = {target: (files[path].read_bytes(), entries[path].executable) for target, path in modules.items()}
-    content |= {f"{info}/{file}": (text.encode(), False) for file, text in _metadata(project, version).items()}
+    content |= {f"{info}/{file}": (text.encode(), False) for file, text in _metadata(project, version, virtual).items()}
     return version, _archive(content, f"{info}/RECORD")
 
 
@@ -134,10 +136,11 @@ def _version(project: Table, tool: Table, files: Mapping[str, Path], modules: Ma
     raise ValueError("its `version` is dynamic, and no text `__version__` in one of its modules")
 
 
-def _metadata(project: Table, version: str) -> dict[str, str]:
+def _metadata(project: Table, version: str, virtual: set[str]) -> dict[str, str]:
     lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {version}"]
     lines += [f"Requires-Python: {project['requires-python']}"] if "requires-python" in project else []
-    lines += [f"Requires-Dist: {Requirement(text)}" for text in project.get("dependencies", ())]
+    needs = map(Requirement, project.get("dependencies", ()))
+    lines += [f"Requires-Dist: {item}" for item in needs if normal(item.name) not in virtual]
     for extra, texts in project.get("optional-dependencies", {}).items():
         lines.append(f"Provides-Extra: {normal(extra)}")
         for item in map(Requirement, texts):

@@ -327,8 +327,9 @@ class _Graph:
             places = _folder_of(item)
             if not places:
                 packages[name] = _uv_package(item, self._hashes_of(item), folder)
-            elif "virtual" not in item["source"]:  # nobody installs a virtual package
-                folders[name] = posixpath.normpath(posixpath.join(folder, places[0]))
+            elif "virtual" not in item["source"] or not is_root:
+                place = posixpath.normpath(posixpath.join(folder, places[0]))
+                folders[name] = "" if "virtual" in item["source"] else place
             further = [*item.get("dependencies", ())]
             further += [each for extra in extras for each in item.get("optional-dependencies", {}).get(extra, ())]
             if is_root:
