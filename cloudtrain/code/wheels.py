@@ -23,26 +23,20 @@ from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.code.tree import Tree
 from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.job.locks import Table, read_lock
-from cloudtrain.job.requirements import WHEELS, Package, Platform, Read, Requirements, normal, unfit
+from cloudtrain.job.requirements import Package, Platform, Read, Requirements, normal, unfit
 
 _BACKENDS = load_toml(Path(__file__).with_name("backends.toml").read_text("utf-8"))
 
-_MAY_BE_DYNAMIC = {"version", "description", "readme", "classifiers", "keywords", "urls", "authors", "license"}
-
-_COMPILED = re.compile(r"\.(?:pyd|pyx|(?:cpython-[\w-]*|abi3)\.so)$")
-
 
 def read_own_lock(tree: Tree, file: str, read: Read, platform: Platform | None, **options: Any) -> Requirements:
-    """Read a lock with `read_lock`, and make wheels of the folders in it. Raises JobError also if a file of the lock is
-    another one in the bundle, or if no wheel can be made of a folder."""
+    """Read a lock with `read_lock`, and make wheels of its folders. Raises JobError also if one cannot be made."""
     wanted, wheels = read_lock(file, read, platform, **options), dict[str, bytes]()
     packages, hashes = [*wanted.packages], {f"./{entry.path}": f"sha256:{entry.sha256}" for entry in tree.entries}
     for item in packages:
         if item.url.startswith(".") and hashes.get(item.url) not in item.hashes:
             hint = f"run `uv lock`; if an ignore file leaves it out, add `!{item.url[2:]}` to `{IGNORE_FILE}`"
             raise unfit(f"the bundle has no file `{item.url}` with the content that `{wanted.file}` locks", hint)
-    virtual = {name for name, folder in wanted.folders.items() if not folder}
-    for name, folder in sorted((name, folder) for name, folder in wanted.folders.items() if folder):
+    for name, folder in sorted(item for item in wanted.folders.items() if item[1]):
         if folder.startswith(".."):
             hint = "set `source_dir` to a folder that holds it"
             raise unfit(f"`{name}` comes from a folder outside the source folder: `{folder}`", hint)
@@ -50,46 +44,46 @@ def read_own_lock(tree: Tree, file: str, read: Read, platform: Platform | None, 
         if folder == (posixpath.dirname(wanted.file) or "."):
             hint = "if nothing imports it as an installed package, set `package = false` in `[tool.uv]`"
         try:
-            version, content = _wheel(tree, name, folder, virtual)
+            version, content = _wheel(tree, name, wanted.folders)
         except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, OSError) as error:
-            message = f"cloudtrain cannot make a wheel of `{name}` in the folder `{folder}`: {error}".splitlines()[0]
+            reason = f"{'in the bundle it has no ' if isinstance(error, KeyError) else ''}{error}".splitlines()[0]
+            message = f"cloudtrain cannot make a wheel of `{name}` in the folder `{folder}`: {reason}"
             raise unfit(message, f"{hint}; then run `uv lock`") from None
-        path = f"{WHEELS}/{normal(name).replace('-', '_')}-{version}-py3-none-any.whl"
+        path = f"cloudtrain-wheels/{normal(name).replace('-', '_')}-{version}-py3-none-any.whl"
         packages.append(Package(name, version, (f"sha256:{hashlib.sha256(content).hexdigest()}",), url=f"./{path}"))
         wheels[path] = content
     return wanted._replace(packages=tuple(packages), wheels=wheels)
 
 
-def _wheel(tree: Tree, name: str, folder: str, virtual: set[str]) -> tuple[str, bytes]:
-    """Return the version and the bytes of a wheel. It does not need packages in `virtual`: an installer that resolves
-    would take another one of that name. Raises ValueError with the reason if it cannot be made."""
-    prefix = "" if folder == "." else f"{folder}/"
-    entries = {entry.path: entry for entry in below(tree.entries, folder) if prefix + entry.path not in tree.own_files}
+def _wheel(tree: Tree, name: str, folders: Mapping[str, str]) -> tuple[str, bytes]:
+    """Return the version and the bytes of a wheel. Raises ValueError with the reason if it cannot be made."""
+    prefix = "" if folders[name] == "." else f"{folders[name]}/"
+    entries = {
+        each.path: each for each in below(tree.entries, folders[name]) if prefix + each.path not in tree.own_files
+    }
     files = {path: Path(tree.location(entry._replace(path=prefix + path))) for path, entry in entries.items()}
-    table = load_toml(files["pyproject.toml"].read_text("utf-8") if "pyproject.toml" in files else "")
-    project, build, tool = table.get("project"), table.get("build-system", {}), dict(_settings(table.get("tool", {})))
-    if project is None:
-        raise ValueError("the bundle has no `pyproject.toml` of it with a `[project]`")
+    table = load_toml(files["pyproject.toml"].read_text("utf-8"))
+    project, build, tool = table["project"], table.get("build-system", {}), dict(_settings(table.get("tool", {})))
     kind = build.get("build-backend", "setuptools.build_meta").removesuffix(":__legacy__")
     backend = _BACKENDS.get(kind, {"packages": (), "changes": "(?!)"})
-    unknown = {kind} if kind not in _BACKENDS or "backend-path" in build else set[str]()
+    unknown = {kind} if kind not in _BACKENDS or "backend-path" in build else set()
     unknown |= {normal(Requirement(each).name) for each in build.get("requires", ())} - {*backend["packages"]}
     own = {path: backend["files"][path] for path in backend.get("files", ()) if path in files}
     unknown |= {path for path, form in own.items() if re.search(form, files[path].read_text("utf-8"))}
     unknown |= {f"tool.{key}" for key in tool if re.match(backend["changes"], f"{key}={tool[key]}")}
-    unknown |= {f"dynamic {field}" for field in project.get("dynamic", ()) if field not in _MAY_BE_DYNAMIC}
+    unknown |= {f"dynamic {each}" for each in project.get("dynamic", ()) if each in _BACKENDS["decisive"]}
     if unknown:
         raise ValueError(f"only its build backend can apply {', '.join(f'`{each}`' for each in sorted(unknown))}")
     places = _places(project["name"], backend, tool, {*files})
     inside = [(path, place, target) for path in files for place, target in places if f"{path}/".startswith(f"{place}/")]
     modules = {target + path[len(place) :]: path for path, place, target in inside}
     for path in modules.values():
-        if entries[path].target or not path.isprintable() or _COMPILED.search(path):
+        if entries[path].target or not path.isprintable() or re.search(_BACKENDS["compiled"], path):
             raise ValueError(f"`{escape_path(path)}` is a link, or not pure Python")
-    version = str(Version(_version(project, tool, files, modules)))
+    version = str(Version(project.get("version") or _version(tool, files, modules)))
     info = f"{normal(name).replace('-', '_')}-{version}.dist-info"
     content = {target: (files[path].read_bytes(), entries[path].executable) for target, path in modules.items()}
-    content |= {f"{info}/{file}": (text.encode(), False) for file, text in _metadata(project, version, virtual).items()}
+    content |= {f"{info}/{file}": (text.encode(), False) for file, text in _metadata(project, version, folders).items()}
     return version, _archive(content, f"{info}/RECORD")
 
 
@@ -118,29 +112,23 @@ def _places(name: str, backend: Table, tool: Table, files: set[str]) -> list[tup
     return found
 
 
-def _version(project: Table, tool: Table, files: Mapping[str, Path], modules: Mapping[str, str]) -> str:
-    """Return the version. A dynamic one is read from the text of a module, which is not run."""
-    if "version" in project:
-        return str(project["version"])
+def _version(tool: Table, files: Mapping[str, Path], modules: Mapping[str, str]) -> str:
+    """Return a dynamic version, which is read from the text of a module. The module is not run."""
     top = tool.get("setuptools.dynamic.version.attr", "").removesuffix(".__version__").replace(".", "/")
     top = top or min(modules).split("/")[0].removesuffix(".py")
     for path in (tool.get("hatch.version.path", ""), *(modules.get(top + end, "") for end in (".py", "/__init__.py"))):
-        lines = ast.parse(files[path].read_bytes() if path in files else b"").body
-        nodes = [
-            node.value
-            for node in lines
-            if isinstance(node, ast.Assign) and "__version__" in map(ast.unparse, node.targets)
-        ]
-        if len(nodes) == 1 and isinstance(text := getattr(nodes[0], "value", None), str):
-            return text
+        body = ast.parse(files[path].read_bytes() if path in files else b"").body
+        code = "\n".join(ast.unparse(node) for node in body if isinstance(node, ast.Assign | ast.AnnAssign))
+        if len(values := re.findall(r"(?m)^__version__(?:: \w+)? = (.*)$", code)) == 1 and values[0].startswith("'"):
+            return str(values[0]).strip("'")
     raise ValueError("its `version` is dynamic, and no text `__version__` in one of its modules")
 
 
-def _metadata(project: Table, version: str, virtual: set[str]) -> dict[str, str]:
+def _metadata(project: Table, version: str, folders: Mapping[str, str]) -> dict[str, str]:
     lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {version}"]
     lines += [f"Requires-Python: {project['requires-python']}"] if "requires-python" in project else []
-    needs = map(Requirement, project.get("dependencies", ()))
-    lines += [f"Requires-Dist: {item}" for item in needs if normal(item.name) not in virtual]
+    needs = map(Requirement, project.get("dependencies", ()))  # an installer may take a stranger for a virtual package
+    lines += [f"Requires-Dist: {item}" for item in needs if folders.get(normal(item.name)) != ""]
     for extra, texts in project.get("optional-dependencies", {}).items():
         lines.append(f"Provides-Extra: {normal(extra)}")
         for item in map(Requirement, texts):
@@ -156,12 +144,12 @@ def _metadata(project: Table, version: str, virtual: set[str]) -> dict[str, str]
 
 def _archive(files: dict[str, tuple[bytes, bool]], record: str) -> bytes:
     """Return a wheel. It is not compressed, because libraries compress differently, and the bundle is compressed."""
-    rows, output = "", io.BytesIO()
-    for name, (content, _) in sorted(files.items()):
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-        rows += f'"{name.replace(chr(34), chr(34) * 2)}",sha256={digest},{len(content)}\n'
+    rows, output = f"{record},,\n", io.BytesIO()
     with zipfile.ZipFile(output, "w") as archive:
-        for name, (content, executable) in (*sorted(files.items()), (record, (f"{rows}{record},,\n".encode(), False))):
+        for name in (*sorted(files), record):
+            content, executable = files[name] if name != record else (rows.encode(), False)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            rows += f'"{name.replace(chr(34), chr(34) * 2)}",sha256={digest},{len(content)}\n'
             info = zipfile.ZipInfo(name)  # of 1980-01-01
             info.create_system, info.external_attr = 3, (0o100755 if executable else 0o100644) << 16
             archive.writestr(info, content)

@@ -327,9 +327,10 @@ class _Graph:
             places = _folder_of(item)
             if not places:
                 packages[name] = _uv_package(item, self._hashes_of(item), folder)
-            elif "virtual" not in item["source"] or not is_root:
-                place = posixpath.normpath(posixpath.join(folder, places[0]))
-                folders[name] = "" if "virtual" in item["source"] else place
+            elif "virtual" not in item["source"]:
+                folders[name] = posixpath.normpath(posixpath.join(folder, places[0]))
+            elif not is_root:
+                folders[name] = ""
             further = [*item.get("dependencies", ())]
             further += [each for extra in extras for each in item.get("optional-dependencies", {}).get(extra, ())]
             if is_root:
@@ -385,12 +386,11 @@ def _uv_package(item: Table, hashes: tuple[str, ...], folder: str) -> Package:
 
 
 def _pylock_package(name: str, item: Table, folder: str) -> Package:
-    archive, vcs = item.get("archive"), item.get("vcs")
+    archive, vcs = item.get("archive", {}), item.get("vcs")
     files = [*item.get("wheels", ()), *(item[key] for key in ("sdist", "archive") if key in item)]
     hashes = {f"sha256:{file['hashes']['sha256']}" for file in files if "sha256" in file.get("hashes", {})}
-    url = archive.get("url", "") if archive else ""
-    if archive and "path" in archive:
-        url = f"./{posixpath.normpath(posixpath.join(folder, archive['path']))}"
+    path = posixpath.normpath(posixpath.join(folder, archive.get("path", "")))
+    url = f"./{path}" if "path" in archive else archive.get("url", "")
     if vcs:
         url = f"{vcs['type']}+{vcs['url']}@{vcs['commit-id']}"
     index = item.get("index", "").rstrip("/")

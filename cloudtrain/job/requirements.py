@@ -32,9 +32,6 @@ WRITTEN = "# Written by cloudtrain from the job's requirements. Each line is one
 
 PYPI = "https://pypi.org/simple"
 
-WHEELS = "cloudtrain-wheels"
-"""The bundle's folder of wheels that cloudtrain made. Installers read paths from the bundle's top folder."""
-
 
 class Package(NamedTuple):
     """One package of a list. `version` is None if the machine decides it."""
@@ -299,7 +296,7 @@ def _lines_of(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[tuple[s
 
 
 def needs_index(file: str, read: Read) -> bool:
-    """Return whether a requirements file has lines that are no options and no wheels in the bundle."""
+    """Return whether a requirements file has more than options and wheels in the bundle, and no `--no-index`."""
     lines = [line for _, _, line in _lines_of(file, read)]
     is_offline = re.compile(r"-(?!e\b|-editable)|(?!\w+:)\S+\.whl(?:[\s;]|$)").match
     return not any("--no-index" in line for line in lines) and not all(map(is_offline, lines))

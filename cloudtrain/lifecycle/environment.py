@@ -91,9 +91,8 @@ class Installation(NamedTuple):
         lines = [line if self.is_named else f"{line}, found in the code"]
         if wanted.form != "pip":
             lines[0] += f" ({wanted.digest[:12]}, Python {self.contents.python})"
-        if own:
-            kind = "package of your own as a wheel" if len(own) == 1 else "packages of your own as wheels"
-            lines.append(f"{len(own)} {kind}: {', '.join(own)}")
+        kind = "package of your own as a wheel" if len(own) == 1 else "packages of your own as wheels"
+        lines += [f"{len(own)} {kind}: {', '.join(own)}"] if own else []
         owner = "the image" if self.contents.is_image else "this Python"
         lines += [f"torch {self.contents.torch} of {owner} stays"] if wanted.brought or self.keeps_torch else []
         if wanted.form != "pip":
@@ -141,10 +140,6 @@ class Unusable(NamedTuple):
         return replace(plan, notes=(*plan.notes, f"{note}; `requirements: none` says that it need not be"))
 
 
-def unusable(file: str, error: JobError) -> Unusable:
-    return Unusable(file, error.problems[0])
-
-
 def _notable(replaced: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Return the packages whose first number changes before the others, because these break most."""
     return sorted(replaced, key=lambda item: (item[1].partition(".")[0] == item[2].partition(".")[0], item[0]))
@@ -181,14 +176,12 @@ def with_requirements(
             raise unfit(f"torch {locked} is in `{wanted.file}`, and the image has {contents.torch}", hint)
         wanted = _read(job, tree, file, read, contents, prune=False)
     installation = Installation(wanted, contents, is_named)
-    name = _LIST if written == _LIST or tree.read_text(_LIST) is None else _OTHER_LIST
-    text = wanted.text
-    if wanted.form == "pip" and "/" in file and is_new and not is_named:
-        text = f"{WRITTEN}-r {file}\n"  # every launch mode of every target installs a list in the top folder
-    elif wanted.form == "pip" and not (installation.keeps_torch and is_new):
+    name, text = file, tree.read_text(file) or ""
+    if wanted.form != "pip" or ("/" in file and is_new and not is_named):
+        name = _LIST if written == _LIST or tree.read_text(_LIST) is None else _OTHER_LIST
+        text = wanted.text if wanted.form != "pip" else f"{WRITTEN}-r {file}\n"  # every launch mode installs `_LIST`
+    elif not (installation.keeps_torch and is_new):
         return job, tree, installation
-    elif wanted.form == "pip":
-        name, text = file, tree.read_text(file) or ""
     for path, content in wanted.wheels.items():
         tree = _with_file(tree, path, content)
     return _renamed(job, name), _with_list(tree, name, text, installation), installation

@@ -130,12 +130,14 @@ def _with_requirements(
     file = _requirements_beside(job, tree, where) if named is None else named
     if file is None:
         return job, tree, None, None
-    from cloudtrain.lifecycle.environment import unusable, with_requirements
+    from cloudtrain.lifecycle import environment
 
     try:
-        return (*with_requirements(_requiring(job, file), tree, where, is_named=named is not None, is_new=is_new), None)
+        naming = _requiring(job, file)
+        return (*environment.with_requirements(naming, tree, where, is_named=file == named, is_new=is_new), None)
     except JobError as error:
-        return (job, tree, None, error) if named is not None else (job, tree, unusable(file, error), None)
+        refusal = environment.Unusable(file, error.problems[0])
+        return (job, tree, None, error) if file == named else (job, tree, refusal, None)
 
 
 def _requiring(job: AnyJob, file: str | None) -> AnyJob:

@@ -192,8 +192,8 @@ def test_installers_take_the_list(folder: Path, tool: str) -> None:
         check=True,
     )
     assert ran.stdout == f"given word {folder}/site/own/__init__.py\n"
-    with (code / "cloudtrain-wheels" / "own-0.1-py3-none-any.whl").open("ab") as file:
-        file.write(b"x")
+    wheel = code / "cloudtrain-wheels" / "own-0.1-py3-none-any.whl"
+    write(code, {"requirements.txt": "\n".join(lines).replace(digest(wheel), "0" * 64)})
     refused = install(code, command)
     assert refused.returncode != 0
     assert re.search("(?i)hash", refused.stderr)
@@ -242,7 +242,7 @@ BAD: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "a member that is ignored": (
         {".cloudtrainignore": "libs/my-lib/\n"},
-        "cloudtrain cannot make a wheel of `my-lib` in the folder `libs/my-lib`: the bundle has no `pyproject.toml` of it",
+        "cloudtrain cannot make a wheel of `my-lib` in the folder `libs/my-lib`: in the bundle it has no 'pyproject.toml'",
         "build it: `uv build --wheel libs/my-lib`",
     ),
     "a root with code of its own": (

@@ -196,7 +196,11 @@ def is_installed(module: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("case", TWINS)
+FIRST = ("uv", "hatchling", "setuptools", "flit", "poetry")
+
+
+@pytest.mark.slow_after(len(FIRST))
+@pytest.mark.parametrize("case", [*FIRST, *(case for case in TWINS if case not in FIRST)])
 def test_a_wheel_is_that_of_its_backend(tmp_path: Path, case: str) -> None:
     """The same files, and the same name, version, dependencies, extras and entry points."""
     module = BACKEND[case.replace(",", "").split()[0]]
@@ -301,7 +305,7 @@ REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
     "no module": (project(*HATCH), {"train.py": ""}, "its build backend finds no module of it"),
     "a compiled module": (project(*HATCH), {**below("my_lib"), "my_lib/fast.cpython-312-x86_64-linux-gnu.so": ""},
                           "`my_lib/fast.cpython-312-x86_64-linux-gnu.so` is a link, or not pure Python"),
-    "no project": ("[tool.poetry]\nname = 'my-lib'\n", below("my_lib"), "the bundle has no `pyproject.toml` of it with a `[project]`"),
+    "no project": ("[tool.poetry]\nname = 'my-lib'\n", below("my_lib"),  "in the bundle it has no 'project'"),
     "no TOML": ("[project\n", below("my_lib"), "Expected ']'"),
     "a dependency that is none": (project(*HATCH, 'dependencies = ["numpy=1"]\n'), below("my_lib"), "Expected"),
     "a text for a table": ("project = 3\n", below("my_lib"), "'int'"),
