@@ -103,10 +103,9 @@ def _places(name: str, backend: Table, tool: Table, files: set[str]) -> list[tup
         names = {match[1] for path in files if (match := re.match(backend["tops"][roots[0]], path))}
         given = names if roots[0] else None
     paths = [(root + each, each.split("/")[-1]) for root in roots for each in names]
-    ways = [(place.replace(".", "/"), target.replace(".", "/")) for place, target in paths]
+    ways = [(at.replace(".", "/"), into.replace(".", "/")) for at, into in paths]
     found = [way for way in ways if f"{way[0]}/__init__.py" in files]
-    if given is not None or not found:
-        found += [(f"{place}.py", f"{target}.py") for place, target in ways if f"{place}.py" in files]
+    found += [(f"{at}.py", f"{into}.py") for at, into in ways if f"{at}.py" in files and (given or not found)]
     if len(found) != (1 if given is None else len(names)):
         raise ValueError(f"its build backend finds {'several modules' if found else 'no module'} of it")
     return found

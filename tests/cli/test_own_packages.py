@@ -291,6 +291,7 @@ def test_a_pylock_names_them_too(cli: Cli, folder: Path) -> None:
     assert urls == ["./vendor/given-2-py3-none-any.whl", "./cloudtrain-wheels/my_lib-0.3.0-py3-none-any.whl"]
 
 
+@pytest.mark.slow
 def test_a_run_again_has_the_same_wheels(cli: Cli, folder: Path) -> None:
     """The code of the first run holds them."""
     write(folder, {"train.py": "print(1)\n"})
@@ -394,3 +395,21 @@ def test_pip_reads_the_list_of_a_subfolder(nested: Path) -> None:
                           cwd=unpacked(nested), capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (nested / "site" / "given.py").exists()
+
+
+@pytest.mark.slow
+def test_the_code_of_a_run_has_them(cli: Cli, folder: Path) -> None:
+    """`code` writes them like the other files, and `diff` says that they differ."""
+    names = []
+    for word in ("one", "two"):
+        write(folder, {"train.py": "print(1)\n", "libs/my-lib/src/my_lib/words.txt": word})
+        submitted = cli("submit", "job.yaml", "--ignore", "LO207")
+        assert submitted.code == 0, submitted
+        names += {*re.findall(r"own-\w+-\d", submitted.err)}
+    compared = cli("diff", *names)
+    assert compared.code == 1
+    assert re.search(r"cloudtrain-wheels/my_lib-0\.3\.0-py3-none-any\.whl +changed", compared.out)
+    assert re.search(r"cloudtrain-wheels/own\S+ +changed", compared.out) is None
+    assert cli("code", names[0], "old").code == 0
+    with zipfile.ZipFile(folder / "old" / "cloudtrain-wheels" / "my_lib-0.3.0-py3-none-any.whl") as archive:
+        assert archive.read("my_lib/words.txt") == b"one"
