@@ -214,15 +214,16 @@ _COMPARISON = re.compile(r"([a-z_]+)\s*(==|!=|>=|<=|>|<)\s*['\"]([^'\"]*)['\"]")
 
 
 class PipLine(NamedTuple):
-    """A line of a requirements file, such as `numpy >=1.26,<3 ; python_version < '3.13'`."""
+    """A line of a requirements file, such as `numpy >=1.26,<3 ; python_version < '3.13'`. `wheel` is a path."""
 
     name: str
     versions: str
     marker: str
     hashes: tuple[str, ...] = ()
+    wheel: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}{self.versions}"
+        return self.wheel or f"{self.name}{self.versions}"
 
     def is_met_by(self, version: str | None) -> bool:
         """Return whether a package of this version is enough; None if it is not installed."""
@@ -303,13 +304,15 @@ def needs_index(file: str, read: Read) -> bool:
 
 
 def package_in(line: str) -> PipLine | None:
-    """Return the requirement in a line; None if it is an option, an address or a path."""
+    """Return the requirement in a line; None if it is an option, an address or a path that is not a wheel's."""
     text, _, marker = re.sub(r"\s--?\w.*", "", line).partition(";")
+    hashes = tuple(re.findall(r"--hash[=\s]+(\S+)", line))
+    if wheel := re.fullmatch(r"(?!\w+:)(?:.*/)?([^/-]+)-([^/-]+)-[^/]+\.whl", text.strip()):
+        return PipLine(wheel[1], f"=={wheel[2]}", marker.strip(), hashes, text.strip())
     match = _NAME.fullmatch(text.strip())
     versions = match[2].strip().removeprefix("(").removesuffix(")") if match else ""
     if match is None or versions[:1] not in ("", "@", *"=<>!~") or re.match(r"=[^=]", versions):
         return None
-    hashes = tuple(re.findall(r"--hash[=\s]+(\S+)", line))
     return PipLine(match[1], "" if versions.startswith("@") else versions.replace(" ", ""), marker.strip(), hashes)
 
 

@@ -98,9 +98,10 @@ class Installation(NamedTuple):
         if wanted.form != "pip":
             is_unknown = self.contents.is_image and self.contents.packages is None
             lines += ["what the image has is not known offline"] if is_unknown else []
-        if replaced:
+        if replaced:  # those whose first number changes break most
+            replaced.sort(key=lambda item: (item[1].partition(".")[0] == item[2].partition(".")[0], item[0]))
             more = f", and {len(replaced) - _NAMED} more" if len(replaced) > _NAMED else ""
-            names = ", ".join(f"{name} {before} -> {after}" for name, before, after in _notable(replaced)[:_NAMED])
+            names = ", ".join(f"{name} {before} -> {after}" for name, before, after in replaced[:_NAMED])
             verb = "replaces" if len(replaced) == 1 else "replace"
             lines.append(f"{len(replaced)} {verb} the image's: {names}{more}")
         return "\n".join(lines)
@@ -138,11 +139,6 @@ class Unusable(NamedTuple):
         """Return the plan with a note."""
         note = f"`{self.file}` is not installed, because {self.problem.message}: {self.problem.hint}"
         return replace(plan, notes=(*plan.notes, f"{note}; `requirements: none` says that it need not be"))
-
-
-def _notable(replaced: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Return the packages whose first number changes before the others, because these break most."""
-    return sorted(replaced, key=lambda item: (item[1].partition(".")[0] == item[2].partition(".")[0], item[0]))
 
 
 def with_requirements(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import re
 import shutil
@@ -21,6 +22,9 @@ from tests.cli.conftest import Cli
 from tests.locks import PROJECT, lock, package, write
 
 SETTINGS = """\
+[local]
+build_environment = false
+
 [sagemaker]
 role = "arn:aws:iam::123456789012:role/R"
 bucket = "my-bucket"
@@ -146,6 +150,27 @@ def test_the_plan_names_them(cli: Cli, folder: Path) -> None:
     assert not (folder / "cloudtrain-wheels").exists()
     write(folder, {"libs/my-lib/src/my_lib/words.txt": "others\n"})
     assert plan(cli)["environment"]["requirements"]["sha256"] != listed["sha256"]
+
+
+def test_an_interpreter_that_lacks_them_is_found(cli: Cli, folder: Path) -> None:
+    """On this machine, by name and version; the hint names no package of an index. What the interpreter has is not."""
+    (message,) = [item["message"] for item in plan(cli, target="local")["findings"] if item["code"] == "LO207"]
+    assert (
+        "`./cloudtrain-wheels/my_lib-0.3.0-py3-none-any.whl`, `./cloudtrain-wheels/own-0.1-py3-none-any.whl`" in message
+    )
+    version = importlib.metadata.version("pydantic")
+    write(folder, {"r.txt": f"./vendor/pydantic-{version}-py3-none-any.whl ; python_version > '3'\n"})
+    job(folder, "requirements: r.txt")
+    assert not any(item["code"] == "LO207" for item in plan(cli, target="local")["findings"])
+
+
+def test_a_wheel_of_another_torch_is_refused(cli: Cli, folder: Path) -> None:
+    """As a line of an index is."""
+    write(folder, {"r.txt": "./vendor/torch-2.14.1-cp312-cp312-linux_x86_64.whl\n"})
+    job(folder, f"{IMAGE}, requirements: r.txt")
+    result = cli("plan", "job.yaml", "--target", "sagemaker")
+    assert result.code == 2
+    assert "torch 2.14.1 is in `r.txt`, and the image has 2.13.0+cu130" in " ".join(result.err.split())
 
 
 def install(code: Path, tool: list[str]) -> subprocess.CompletedProcess[str]:
