@@ -200,7 +200,7 @@ def test_installers_take_the_list(folder: Path, tool: str) -> None:
     if tool == "uv" and shutil.which("uv") is None:
         pytest.skip("uv is not installed")
     code = unpacked(folder)
-    lines = (code / "requirements.txt").read_text().splitlines()[1:]
+    lines = [line for line in (code / "requirements.txt").read_text().splitlines() if line[0] != "#"]
     assert [line.split(" --hash=sha256:") for line in lines] == [
         [f"./{name}", digest(code / name)]
         for name in ("cloudtrain-wheels/my_lib-0.3.0-py3-none-any.whl", "cloudtrain-wheels/own-0.1-py3-none-any.whl",
