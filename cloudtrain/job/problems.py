@@ -25,7 +25,8 @@ class ProblemsFound(ValueError):
     def __init__(self, problems: Sequence[Problem], fields: tuple[ValidationError, type[BaseModel]] | None = None):
         self.problems = tuple(problems)
         self._fields = fields
-        super().__init__("; ".join(problem.message for problem in problems))
+        # pydantic encodes the text as UTF-8, and a message may quote half of a character.
+        super().__init__("; ".join(problem.message for problem in problems).encode(errors="replace").decode())
 
     def all(self, source: Source | None = None) -> list[Problem]:
         """Return the problems of the fields and then the problems found by rules, with their full paths."""

@@ -291,6 +291,9 @@ def _lines_of(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[tuple[s
         line, waiting = re.sub(r"(^|\s)#.*", "", waiting + raw).strip(), ""
         if option := re.match(r"(?:-r|--requirement)[\s=]*(\S+)", line):
             included = posixpath.normpath(posixpath.join(posixpath.dirname(file), option[1]))
+            if "$" not in line and "://" not in line and read(included) is None:
+                hint = f"correct line {number} of `{file}`, or check that the bundle does not leave the file out"
+                raise unread(f"`{file}` includes `{included}`, and there is no such file", hint)
             yield from _lines_of(included, read, deepest - 1) if deepest else ()
         elif line:
             yield file, number, line

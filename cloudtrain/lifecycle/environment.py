@@ -207,7 +207,7 @@ def _reader(tree: Tree) -> Read:
         place = tree.location(entry) if entry is not None else os.path.join(tree.root, path)  # noqa: PTH118
         try:
             return read_text(place)
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # no file has a name with a NUL character
             return None
         except Unreadable as error:
             message, hint = f"`{path}`: {error.problem.message}", error.problem.hint

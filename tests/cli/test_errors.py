@@ -566,6 +566,10 @@ def test_half_of_a_character_is_a_mistake_like_any_other(cli: Cli, clean_environ
     result = cli("check", "job.json")
     assert result.code == 2
     assert "`model` must be a mapping" in result.err
+    job = {"name": "a", "entry_point": "train.py", "environment": {"variables": {"A": "${{outputs.\ud800}}"}}}
+    (clean_environment / "job.json").write_text(json.dumps(job))
+    result = cli("check", "job.json")
+    assert (result.code, "half of a character" in result.err) == (2, True), result
 
 
 @pytest.mark.slow
