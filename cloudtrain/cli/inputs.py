@@ -40,8 +40,8 @@ _OF_THE_TARGET = (
 )  # fmt: skip
 """Options of the local target. Each is a setting of the same name, except `instances`, which is `instance_count`."""
 
-_OF_A_QUEUE = ("queue", "priority")
-"""The options that also work on another target whose settings have them: one that uses cloudtrain's queue."""
+_ALSO_ELSEWHERE = ("queue", "priority", "build_environment")
+"""The options that also work on another target whose settings have them, such as one that uses cloudtrain's queue."""
 
 
 def job_of(options: SubmitOptions) -> JobFile:
@@ -88,7 +88,8 @@ def _file_job(options: SubmitOptions) -> JobFile:
     if options.arguments:
         word = options.arguments[0]
         first = word if re.match(r"[\w.-]+=", word) else "hyperparameters.epochs=3"
-        hint = f"to change a field of the job, write `--set {first}`"
+        is_program, without = options.job in ("python", "python3", "torchrun"), f"leave out `{options.job}`"
+        hint = f"{without}, and begin with the script" if is_program else f"to change a field, write `--set {first}`"
         raise UsageError(f"`{options.job}` is a job file, which takes no arguments", hint=hint, code="CT902")
     return job_file(options.job, options.set_)
 
@@ -159,7 +160,7 @@ def target_of(options: SubmitOptions) -> Where:
         if script:  # the job has them
             typed = {option: value for option, value in typed.items() if option not in _OF_THE_JOB}
         for option, value in typed.items():
-            if option not in _OF_A_QUEUE or option not in type(target).model_fields:
+            if option not in _ALSO_ELSEWHERE or option not in type(target).model_fields:
                 raise _works_only_here(option, value, target.type)
     if script and _needs_no_launcher(options, target):
         typed["launcher"] = "python"

@@ -82,8 +82,8 @@ class SubmitOptions(NamedTuple):
     build_environment: Annotated[
         bool | None,
         options.flag(
-            "--build-environment",
-            "Local: install the job's requirements into a separate environment, built once.",
+            "--build-environment/--no-build-environment",
+            "Install the requirements into an environment of their own, or never. Default: if packages are missing.",
             show_default=False,
         ),
     ] = None

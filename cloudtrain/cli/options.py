@@ -30,7 +30,7 @@ _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 Completion = Callable[[str], list[str]]
 
 
-def _silent(words: Completion) -> Completion:
+def silent(words: Completion) -> Completion:
     """Return a completion that offers the words of `words` that begin with the typed text, and no words after an error.
     Typer reads the signature of the returned function to find out which arguments to pass."""
 
@@ -54,13 +54,13 @@ def _from_store(names: Callable[[Store], list[str]]) -> list[str]:
         return [] if store is None else names(store)
 
 
-@_silent
+@silent
 def runs(_: str) -> list[str]:
     """Return `last` and the names of the newest runs in the store."""
     return _from_store(lambda store: ["last", *(row.name for row in store.newest(limit=_MOST_RUNS))])
 
 
-@_silent
+@silent
 def sweeps(_: str) -> list[str]:
     from cloudtrain.plans.states import SWEEP, TUNER
 
@@ -71,7 +71,7 @@ def sweeps(_: str) -> list[str]:
     return _from_store(names)
 
 
-@_silent
+@silent
 def fields(_: str) -> list[str]:
     """Return the fields of a job up to the `=`, as `--set` and `--each` take them, and the hyperparameters of earlier
     runs."""
@@ -86,7 +86,7 @@ def fields(_: str) -> list[str]:
     return [*names, *(f"hyperparameters.{name}=" for name in hyperparameters(""))]
 
 
-@_silent
+@silent
 def hyperparameters(_: str) -> list[str]:
     """Return the names of the hyperparameters of all runs in the store."""
     return _from_store(lambda store: store.label_keys("hyperparameter"))
@@ -97,7 +97,7 @@ def runs_and_jobs(incomplete: str) -> list[str]:
     return [*runs(incomplete), *jobs(incomplete)]
 
 
-@_silent
+@silent
 def jobs(incomplete: str) -> list[str]:
     """Return the job files and folders in the folder of the typed path, and the bundled scripts as `bundled:NAME`."""
     from cloudtrain.job.file import SUFFIXES
@@ -114,28 +114,28 @@ def jobs(incomplete: str) -> list[str]:
     return [*paths, *(f"bundled:{name}" for name in scripts(""))]
 
 
-@_silent
+@silent
 def scripts(_: str) -> list[str]:
     from cloudtrain.code.bundled import script_names
 
     return script_names()
 
 
-@_silent
+@silent
 def codes(_: str) -> list[str]:
     from cloudtrain.rules.engine import all_rules
 
     return [rule.code for rule in all_rules()]
 
 
-@_silent
+@silent
 def all_codes(_: str) -> list[str]:
     from cloudtrain.job.codes import error_codes
 
     return sorted([*codes(""), *error_codes()])
 
 
-@_silent
+@silent
 def targets(_: str) -> list[str]:
     from cloudtrain.system.plugins import target_names
 
@@ -146,7 +146,7 @@ FORMATS = ("text", "json", "request")
 """The formats in which every plan can be printed."""
 
 
-@_silent
+@silent
 def formats(_: str) -> list[str]:
     """Return the formats of a plan: the common ones, then those of each target."""
     from cloudtrain.system.plugins import all_targets
@@ -155,27 +155,27 @@ def formats(_: str) -> list[str]:
     return [*FORMATS, *own]
 
 
-@_silent
+@silent
 def emulated(_: str) -> list[str]:
     from cloudtrain.targets.local.settings import emulated_targets
 
     return emulated_targets()
 
 
-@_silent
+@silent
 def states(_: str) -> list[str]:
     from cloudtrain.plans.states import RunState
 
     return [state.value for state in RunState]
 
 
-@_silent
+@silent
 def groups(_: str) -> list[str]:
     """Return the values of `cost --by`: `job`, `month`, `target`, and `tag:KEY` for each tag of a run."""
     return ["job", "month", "target", *(f"tag:{key}" for key in _from_store(lambda store: store.label_keys("tag")))]
 
 
-@_silent
+@silent
 def parts(_: str) -> list[str]:
     return ["model/", "outputs/", "checkpoint/", "logs/", "work/"]
 

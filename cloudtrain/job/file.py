@@ -266,9 +266,12 @@ def format_of(path: Path) -> Format:
     if file_format is None:
         ends = ", ".join(f"`{suffix}`" for suffix in SUFFIXES)
         what = f"ends in `{path.suffix}`" if path.suffix else "has no suffix"
-        hint = f"a job file ends in one of {ends}"
-        if path.suffix == ".py":
-            hint = f"{_init('--script', str(path))} writes a job file for the script; name that file"
+        hints = {
+            ".py": f"{_init('--script', str(path))} writes a job file for the script; name that file",
+            ".ipynb": f"export the notebook first: `jupyter nbconvert --to script {shlex.quote(str(path))}`",
+            ".sh": f"`cloudtrain adopt {shlex.quote(str(path))}` makes a job of the training that it starts",
+        }
+        hint = hints.get(path.suffix, f"a job file ends in one of {ends}")
         raise UsageError(f"`{path}` {what}, so its format is unknown", hint=hint, code="CT001")
     return file_format
 

@@ -30,6 +30,11 @@ FIELD = ("environment", "requirements")
 WRITTEN = "# Written by cloudtrain from the job's requirements. Each line is one package for one Python.\n"
 """The first line of a generated list."""
 
+_COMPLETE = "# Complete: installed without looking for dependencies.\n"
+_EXPECTS = "# Expects torch {}\n"
+"""Lines below it, which `cloudtrain.runtime.install` reads: whether the list holds the dependencies of its packages
+too, and the version of PyTorch that it was locked with and that the machine has."""
+
 PYPI = "https://pypi.org/simple"
 
 
@@ -88,7 +93,9 @@ class Requirements(NamedTuple):
         others = sorted(index for index in indexes if index != PYPI)
         options = [f"--index-url {others[0]}"] if others and PYPI not in indexes else []
         options += [f"--extra-index-url {index}" for index in others[len(options) :]]
-        return WRITTEN + "".join(f"{line}\n" for line in (*options, *sorted(map(self._line, self.packages))))
+        head = WRITTEN + (_COMPLETE if self.form != "pip" and self.is_closed else "")
+        head += _EXPECTS.format(self.brought["torch"]) if self.brought.get("torch") else ""
+        return head + "".join(f"{line}\n" for line in (*options, *sorted(map(self._line, self.packages))))
 
     def _line(self, package: Package) -> str:
         if package.line:

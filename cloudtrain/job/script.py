@@ -143,7 +143,10 @@ def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
         raise UsageError(f"`{script}`: {error.problem.message}", hint=error.problem.hint, code="CT903") from None
     except SyntaxError as error:
         hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
-        line = f": `{shortened(error.text.strip())}`" if error.text and error.text.strip() else ""
+        text = (error.text or "").strip()
+        if text.startswith(("%", "!")):
+            hint = f"delete line {error.lineno}, which only a notebook has; `jupyter nbconvert --to script` exports one"
+        line = f": `{shortened(text)}`" if text else ""
         raise UsageError(f"`{script}` is not Python: {error.msg}{line}", hint=hint, code="CT903") from None
 
     def read(path: str) -> str | None:

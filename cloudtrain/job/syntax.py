@@ -67,6 +67,10 @@ class ScriptSyntax(NamedTuple):
     defaults: Mapping[str, str] = {}
     outside: tuple[tuple[str, int, str], ...] = ()
     """The file, the line and the text of each constant that begins with `../`, except defaults of options."""
+    attended: tuple[tuple[str, int, str], ...] = ()
+    """The file, the line and the name of each function that needs a person or a notebook, and is certainly called."""
+    written: tuple[tuple[str, int, str], ...] = ()
+    """The file, the line and the folder of each file that is written below a relative folder that no call makes."""
 
 
 def script_file(entry_point: str, is_file: Callable[[str], bool], python_path: object = "") -> str | None:
@@ -85,27 +89,28 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     `src/train.py`, or None if there is none. Modules that cannot be parsed are unknown packages."""
     nodes: dict[str, list[ast.AST]] = {}
     waiting, packages, own = [script], set[str](), frozenset[str]()
-    certain, needs = {script}, dict[str, tuple[str, int]]()
+    certain, needs, attended = {script}, dict[str, tuple[str, int]](), list[tuple[str, int, str]]()
     while waiting and len(nodes) < _MOST_MODULES:
         path = waiting.pop(0)  # the nearest modules first
         text = None if path in nodes else read(path)
         if text is None:
             continue
         try:
-            nodes[path], tops = _nodes(text)
+            nodes[path], body = _nodes(text)
         except (SyntaxError, RecursionError):
             packages.add(path)
             continue
         for statement, name, candidates in _imports(nodes[path], path, posixpath.dirname(script)):
             places = () if name == "cloudtrain" else candidates  # every bundle has its runtime
             modules = [place for place in places if place in nodes or read(place) is not None]
-            is_certain = path in certain and statement in tops
+            is_certain = path in certain and statement in body
             certain |= {*modules} if is_certain else set()
             waiting += modules
             packages |= {name} if name and not modules else set()
             if is_certain and name and not modules:
                 needs.setdefault(name, (path, statement.lineno))
         own = frozenset(packages) if path == script else own
+        attended += [(path, *call) for call in _attended(body, nodes[path], path == script)] if path in certain else []
     every = [(path, node) for path, inside in nodes.items() for node in inside]
     calls = [(path, node) for path, node in every if isinstance(node, ast.Call)]
     trains = any(isinstance(node.func, ast.Attribute) and node.func.attr == "backward" for _, node in calls)
@@ -121,17 +126,48 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     found = tuple(Save(path, line, *place) for path, line, place in saves if place not in (None, (None, "")))
     texts = [(path, node.lineno, str(node.value)) for path, node in every if isinstance(node, ast.Constant)]
     outside = tuple(row for row in texts if row[2].startswith("../") and row[2] not in defaults.values())
-    return ScriptSyntax(own, is_alone, needs_no_launcher, found, needs, defaults, outside)
+    makes = any({getattr(node.func, key, "") for key in ("id", "attr")} & {"mkdir", "makedirs"} for _, node in calls)
+    writes = [(path, node.lineno, _place(_written_to(node), values, {})) for path, node in calls if not makes]
+    folders = [(path, line, posixpath.split(posixpath.normpath(place[1]))[0]) for path, line, place in writes if place]
+    written = tuple(row for row in folders if row[2] and row[2][0] not in "/.~$" and "..." not in row[2])
+    return ScriptSyntax(own, is_alone, needs_no_launcher, found, needs, defaults, outside, tuple(attended), written)
 
 
 @lru_cache(maxsize=_MOST_MODULES)
-def _nodes(text: str) -> tuple[list[ast.AST], frozenset[ast.AST]]:
-    """Return the nodes of a module, and those of its statements that run whenever it is imported: none inside of `try`,
-    `if` or a function."""
+def _nodes(text: str) -> tuple[list[ast.AST], list[ast.stmt]]:
+    """Return the nodes of a module, and the statements of its body, which run whenever it is imported."""
     module = parse_python(text)
     kinds = ast.Import | ast.ImportFrom | ast.Call | ast.Constant | ast.Attribute | ast.Name | ast.Assign | ast.Compare
     nodes: list[ast.AST] = [node for node in ast.walk(module) if isinstance(node, kinds | ast.arg | ast.keyword)]
-    return nodes, frozenset(module.body)
+    return nodes, module.body
+
+
+def _attended(body: list[ast.stmt], nodes: list[ast.AST], is_main: bool) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each call that certainly runs: at the top, below `__main__`, or in a function that
+    is called there, but not in a branch, nor behind one that may end the function or the script."""
+    functions = {item.name: item.body for item in body if isinstance(item, ast.FunctionDef)}
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)} | functions.keys()
+    froms = [alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    bound |= {alias.asname or alias.name for alias in froms} - {"get_ipython"}  # it returns None outside of a notebook
+    waiting = [] if "*" in bound else list(body)
+    while waiting:
+        item = waiting.pop(0)
+        inside = list(ast.walk(item))
+        if (isinstance(item, ast.If) and is_main and "__main__" in ast.unparse(item.test)) or (
+            isinstance(item, ast.With) and "suppress" not in ast.unparse(item.items[0])
+        ):
+            waiting[:0] = item.body
+        elif isinstance(item, ast.Expr | ast.Assign | ast.Return) and not any(
+            isinstance(node, ast.IfExp | ast.BoolOp | ast.Lambda) for node in inside
+        ):
+            names = [(node.lineno, ast.unparse(node.func)) for node in inside if isinstance(node, ast.Call)]
+            yield from (call for call in names if call[1] in {"get_ipython", "display", "input"} - bound)
+            waiting[:0] = [line for _, name in names for line in functions.pop(name, ())]
+        elif not any(isinstance(node, ast.FunctionDef) for node in inside) and any(
+            isinstance(node, ast.Return | ast.Raise) or getattr(node, "id", "") in ("sys", "exit") for node in inside
+        ):
+            return
 
 
 def _imports(
@@ -199,7 +235,9 @@ def _saved_to(call: ast.Call) -> ast.expr | None:
     last = "TrainingArguments" if name.endswith("TrainingArguments") else name.rpartition(".")[2]
     position, key = _SAVES.get(name) or _SAVES.get(last, (-1, ""))
     given = call.args[position] if 0 <= position < len(call.args) else None
-    return next((word.value for word in call.keywords if key and word.arg == key), given)
+    path = next((word.value for word in call.keywords if key and word.arg == key), given)
+    is_other = last == "save" and name not in _SAVES and not ast.unparse(path or call)[:-1].endswith((".keras", ".h5"))
+    return None if is_other else path
 
 
 _SAVES = {
@@ -208,9 +246,21 @@ _SAVES = {
     "save_file": (1, "filename"),
     "save_pretrained": (0, "save_directory"),
     "save_model": (0, "output_dir"),
+    **dict.fromkeys(("np.save", "numpy.save"), (0, "file")),
+    **dict.fromkeys(("save", "save_weights"), (0, "filepath")),  # of Keras, if the path ends as one of Keras does
     **dict.fromkeys(("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig"), (0, "output_dir")),
 }
 """Maps each function that saves a model to the position and the name of the argument with the path."""
+
+
+def _written_to(call: ast.Call) -> ast.expr | None:
+    """Return the argument that names the file which a call writes, without making its folder; None for other calls."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if name in ("save", "dump"):
+        return _saved_to(call) if ast.unparse(call.func).startswith(("torch.", "joblib.", "np.", "numpy.")) else None
+    modes = [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "mode")] if name == "open" else []
+    writes = any(str(getattr(mode, "value", "r")).startswith(("w", "a", "x")) for mode in modes)
+    return call.args[0] if call.args and (writes or name in ("savefig", "to_csv")) else None
 
 
 def _place(
@@ -267,11 +317,13 @@ class _NotCertain(Exception):
 
 class Options(NamedTuple):
     """The names of a script's options, without dashes. argparse takes beginnings of them, `runtime.arguments` does not,
-    but takes `-` for `_`. `required` has the names of each option without which the script ends."""
+    but takes `-` for `_`. `required` has the names of each option without which the script ends, and `positional` the
+    arguments without dashes that it needs."""
 
     names: frozenset[str]
     of_argparse: bool
     required: tuple[tuple[str, ...], ...] = ()
+    positional: tuple[str, ...] = ()
 
     def accept(self, name: str) -> bool:
         folded = name.replace("-", "_")
@@ -324,7 +376,7 @@ def _read(tree: ast.Module, nodes: list[ast.AST]) -> Options:
     if len(parsers) != 1 or not {word.arg for word in parsers[0].keywords} <= _TEXTS_OF_HELP:
         raise _NotCertain
     holders = {_holder(parsers[0], nodes)}
-    options, required = {"help", "h"}, list[tuple[str, ...]]()
+    options, required, positional = {"help", "h"}, list[tuple[str, ...]](), list[str]()
     while True:  # a group of options is filled like the parser
         calls = list(_calls_of(holders, nodes))
         groups = {_holder(call, nodes) for name, call in calls if name in _FILLS - {"add_argument"}}
@@ -337,10 +389,12 @@ def _read(tree: ast.Module, nodes: list[ast.AST]) -> Options:
             options.update(own)
             if own and any(word.arg == "required" and ast.unparse(word.value) == "True" for word in call.keywords):
                 required.append(own[::2])  # without their negations
+            if call.args and not own and not any(word.arg == "nargs" for word in call.keywords):
+                positional.append(ast.literal_eval(call.args[0]))
     reads = [call for name, call in calls if name == _READS]
     if len(reads) != 1 or reads[0].args or reads[0].keywords or not _is_reached(reads[0], tree, nodes):
         raise _NotCertain
-    return Options(frozenset(options), True, tuple(required))
+    return Options(frozenset(options), True, tuple(required), tuple(positional))
 
 
 def _require_plain(nodes: list[ast.AST]) -> None:

@@ -26,7 +26,7 @@ from cloudtrain.rules.engine import Subject, check_plan, join_names, rule_named
 from cloudtrain.rules.facts import declared_places
 from cloudtrain.rules.values import named_secrets, values_to_hide
 from cloudtrain.system.files import links_to
-from cloudtrain.system.plugins import DEFAULT_TARGET, target_names
+from cloudtrain.system.plugins import DEFAULT_TARGET, part_of, target_names
 from cloudtrain.targets.common.compiling import run_name, submission_key, without_literals
 from cloudtrain.targets.contract import Service, Target
 from cloudtrain.targets.registry import target_of
@@ -95,16 +95,19 @@ def prepare(
         job = job if _sent_target(where).facts.keeps_literals else without_literals(job)
     except JobError as error:
         raise _located(error.problems, place_of) from None
-    account, is_new = where.account, tree is None
+    is_new = tree is None
     if tree is None:
         job, tree, more = _code_of(job, here)
         notes = (*more, *notes)
     job, tree, installation, refusal = _with_requirements(job, tree, where, is_new=is_new)
+    settle = part_of(where.target, "settle")
+    if settle is not None and (settings := settle(job, tree, where.settings)) is not where.settings:
+        where = replace(where, settings=settings)
     job, uploads, more = _place_data(job, where, place_of)
     context = CompileContext(
         NAMELESS,
         tree.identity,
-        account,
+        where.account,
         build=_build_hash(job, tree),
         requirements=(installation.digest if installation is not None else None) or _requirements_hash(job, tree),
         package=any(entry.path == "setup.py" for entry in tree.entries),

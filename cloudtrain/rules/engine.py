@@ -35,7 +35,7 @@ from cloudtrain.job.distribution import (
     launcher_of,
 )
 from cloudtrain.job.model import OVERRIDES, merged, overrides_of
-from cloudtrain.job.syntax import script_file
+from cloudtrain.job.syntax import ScriptSyntax, read_syntax, script_file
 from cloudtrain.job.training import Resources, Spot, TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
 from cloudtrain.machines.overlay import type_named
@@ -231,12 +231,20 @@ class Subject:
     def job(self) -> TrainingJob:
         return self.reading.job
 
-    @property
+    @cached_property
     def script(self) -> str | None:
         """The path of the script in the source folder; None without a script, or if the folder lacks the module."""
         entry_point, paths = self.job.entry_point, {entry.path for entry in self.tree.entries}
         python_path = self.job.environment.variables.get("PYTHONPATH", "")
         return None if entry_point is None else script_file(entry_point, paths.__contains__, python_path)
+
+    @cached_property
+    def syntax(self) -> ScriptSyntax:
+        """What the script shows by its syntax; nothing without a Python script."""
+        if not (self.script or "").endswith(".py"):
+            return ScriptSyntax()
+        paths = {entry.path for entry in self.tree.entries if entry.path.endswith(".py")}
+        return read_syntax(self.script or "", lambda path: self.tree.read_text(path) if path in paths else None)
 
     @property
     def account(self) -> Any:

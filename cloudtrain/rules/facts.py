@@ -240,9 +240,9 @@ NEWEST = max(FIRST_VERSION.values())
 """The first version of PyTorch that has all these names."""
 
 
-def too_new(source: bytes, version: Version) -> Iterator[tuple[str, Version]]:
+def too_new(source: str, version: Version) -> Iterator[tuple[str, Version]]:
     """Yield each name that a Python file imports but PyTorch `version` lacks, and the first version that has it."""
-    if b"torch.distributed" not in source:
+    if "torch.distributed" not in source:
         return
     try:
         tree = parse_python(source)
@@ -254,8 +254,8 @@ def too_new(source: bytes, version: Version) -> Iterator[tuple[str, Version]]:
             yield (f"{module}.{name}" if name else module), first
 
 
-def uses_pipelining(source: bytes) -> bool:
-    return b"torch.distributed.pipelining" in source
+def uses_pipelining(source: str) -> bool:
+    return "torch.distributed.pipelining" in source
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:

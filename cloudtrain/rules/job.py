@@ -6,12 +6,11 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from itertools import takewhile
 
 from cloudtrain.errors import did_you_mean, dotted
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
-from cloudtrain.job.script import read_hyperparameters
 from cloudtrain.job.syntax import options_of_script
 from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import Fault, Reading, Subject, declare, registered, rule
@@ -137,10 +136,7 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
     for entry in subject.tree.entries:
         if not entry.path.endswith(".py") or entry.path in subject.tree.own_files:
             continue
-        try:
-            source = Path(subject.tree.location(entry)).read_bytes()
-        except OSError:
-            continue
+        source = subject.tree.read_text(entry.path) or ""
         pipelined = pipelined or uses_pipelining(source)
         for name, first in too_new(source, version):
             message = f"`{entry.path}` imports `{name}`, which needs PyTorch {first[0]}.{first[1]} or newer, not {here}"
@@ -156,26 +152,19 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
 
 @rule("CT209", Level.ERROR)
 def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
-    """The script does not accept a hyperparameter, or requires one that the job does not have.
+    """The script does not accept an option of the job, or requires an argument that the job does not have.
 
-    Hyperparameters reach the script as `--name value`. The script reads its options with `argparse.ArgumentParser` or
-    `runtime.arguments`, which exit with an error at an unknown option, and without a required one. The rule checks only
-    scripts that name all options in their own text and call `parse_args()`, or `runtime.arguments` with a dataclass of
-    the same file.
+    Hyperparameters reach the script as `--name value`, and `arguments` as they are. The script reads them with
+    `argparse.ArgumentParser` or `runtime.arguments`, which exit with an error at an unknown option, and without a
+    required one. The rule checks only scripts that name all options in their own text and call `parse_args()`, or
+    `runtime.arguments` with a dataclass of the same file.
     """
     script, own = subject.script, subject.job.hyperparameters
-    typed = read_hyperparameters(subject.job.arguments)
-    names = (typed or {}) | own
-    entry = next((entry for entry in subject.tree.entries if entry.path == script), None) if script else None
-    if entry is None or not entry.path.endswith(".py"):
-        return
-    try:
-        text = Path(subject.tree.location(entry)).read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return
-    if "argparse" not in text and "runtime.arguments" not in text:
-        return
-    options = options_of_script(text)
+    words = [*takewhile("--".__ne__, subject.job.arguments)]
+    typed = [word.partition("=")[0] for word in words if re.match("-[^0-9.]", word)]
+    names = dict.fromkeys(word[2:] for word in typed if word.startswith("--")) | own
+    text = subject.tree.read_text(script) if script and script.endswith(".py") else None
+    options = options_of_script(text or "") if re.search(r"argparse|runtime\.arguments", text or "") else None
     if options is None:
         return
     candidates = sorted(name for name in options.names - {"help"} if not name.startswith("no-") and len(name) > 1)
@@ -185,11 +174,16 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
             hint = did_you_mean(name, candidates) or "remove it"
             place = ("hyperparameters", name) if name in own else ("arguments",)
             yield Fault(f"`{name}` is not an option of `{script}`", hint, place)
-    if typed is None or not options.required:
-        return
+    missing = options.positional[max(0, len(subject.job.arguments) - len(typed)) :]
+    if missing:
+        message = (
+            f"`{script}` requires {', '.join(f'`{name}`' for name in missing)}, and the job's arguments end before"
+        )
+        yield Fault(message, "write the arguments after the script, or into `arguments` of the job", ("arguments",))
     from cloudtrain.runtime.hyperparameters import PLATFORM_ARGUMENTS
 
-    for option in options.required_beside((*names, *PLATFORM_ARGUMENTS)):
+    short = [word[1:end] for word in typed for end in (2, None) if word[1] != "-"]
+    for option in options.required_beside((*names, *short, *PLATFORM_ARGUMENTS)):
         hint = f"add it to the job: `--set hyperparameters.{option}=VALUE`"
         yield Fault(f"`{script}` requires the option `--{option}`, and the job has no value for it", hint)
 

@@ -22,7 +22,6 @@ from cloudtrain.machines.table import InstanceType, Price
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, about_money, is_written, plural
 from cloudtrain.rules.facts import better_network, fabric, last_day, successor, with_rdma
-from cloudtrain.rules.scripts import syntax_of
 
 # Rules about the maximum run time of a job and its maximum cost (hourly price times maximum run time).
 
@@ -309,7 +308,7 @@ def _more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]:
     if subject.reading.distribution.type == "none" and subject.job.distribution.type == "none":
         hint = "use `distribution: {type: torch}` for one process on each, or an instance type with fewer of them"
         alone = "use an instance type with fewer of them, or join several processes in the script"
-        return alone if syntax_of(subject).is_alone else hint, ("distribution",)
+        return alone if subject.syntax.is_alone else hint, ("distribution",)
     key = subject.reading.distribution_key
     if _requested_processes(subject) is None and is_written(subject.reading.overrides, key):
         section = subject.reading.service + OVERRIDES

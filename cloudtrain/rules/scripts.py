@@ -11,19 +11,10 @@ from itertools import pairwise
 from shlex import quote
 
 from cloudtrain.errors import dotted
-from cloudtrain.job.syntax import ScriptSyntax, read_syntax
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
 from cloudtrain.system.plugins import find_target, part_of
-
-
-def syntax_of(subject: Subject) -> ScriptSyntax:
-    script, tree = subject.script or "", subject.tree
-    if not script.endswith(".py"):
-        return ScriptSyntax()
-    paths = {entry.path for entry in tree.entries if entry.path.endswith(".py")}
-    return read_syntax(script, lambda path: tree.read_text(path) if path in paths else None)
 
 
 @rule("CT507", Level.WARNING)
@@ -36,7 +27,7 @@ def copies_of_one_training(subject: Subject) -> Iterator[Fault]:
     DistributedDataParallel, or start one process.
     """
     kind, count = subject.reading.distribution.type, sum(Processes.of(subject.plan.processes).ranks.values())
-    if kind != "none" and count > 1 and syntax_of(subject).is_alone:
+    if kind != "none" and count > 1 and subject.syntax.is_alone:
         message = f"`{subject.job.entry_point}` joins no other process, so {count} processes would all train the same"
         hint = "use `distribution: {type: none}` for one process, or join them in the script with "
         yield Fault(message, f"{hint}`torch.distributed`", ("distribution",))
@@ -50,9 +41,53 @@ def one_process(subject: Subject) -> Iterator[Fault]:
     several shall train together, join them in the script, and set a `distribution`.
     """
     distribution = subject.reading.distribution.type
-    if distribution == "none" and "distribution" not in subject.job.model_fields_set and syntax_of(subject).is_alone:
+    if distribution == "none" and "distribution" not in subject.job.model_fields_set and subject.syntax.is_alone:
         message = f"one process runs `{subject.job.entry_point}`, because it joins no other process"
         yield Fault(message, "for several, join them in the script, and add `distribution: {type: torch}`")
+
+
+@rule("CT214", Level.ERROR)
+def needs_a_person(subject: Subject) -> Iterator[Fault]:
+    """The script certainly calls a function that only a notebook has, or waits for what a person types.
+
+    A script that was exported from a notebook still has its magic commands: `%matplotlib inline` became
+    `get_ipython().run_line_magic(...)`, and `!pip install` became `get_ipython().system(...)`. Python has no such name,
+    and the script ends there. `display` is a name of notebooks, too. `input()` ends with an EOFError, because a run has
+    no keyboard. Calls inside of `try`, or behind a condition, are left alone.
+    """
+    for name, hint in _ATTENDED.items():
+        calls = [(file, line) for file, line, called in subject.syntax.attended if called == name]
+        why = "and a run has no keyboard" if name == "input" else "which only a notebook has"
+        for file in dict.fromkeys(file for file, _ in calls):
+            lines = [str(line) for where, line in calls if where == file]
+            where = f"line{'s' if lines[1:] else ''} {', '.join(lines[:5])}{', ...' if lines[5:] else ''} of `{file}`"
+            yield Fault(f"`{name}()` is called in {where}, {why}", hint, ("entry_point",))
+
+
+_ATTENDED = {
+    "get_ipython": "delete the line, the rest of a `%` or `!` of the notebook; packages belong into `requirements.txt`",
+    "display": "write `print`, or add `from IPython.display import display`",
+    "input": "make the answer an option of the script, for example with `argparse`",
+}
+"""What to do about each function that needs a person or a notebook."""
+
+
+@rule("CT405", Level.WARNING)
+def folder_is_missing(subject: Subject) -> Iterator[Fault]:
+    """The script writes a file into a folder that the run does not have.
+
+    The run works in a copy of the code. The copy has neither empty folders nor those that are excluded, such as
+    `outputs`, so a script may train to its end and then fail with a FileNotFoundError. The rule reads `open`,
+    `torch.save`, `joblib.dump`, `np.save`, `savefig` and `to_csv` with relative paths that are constants, and is silent
+    where the script makes folders.
+    """
+    saved, told = find_target(subject.reading.service).facts.saved_folders, set[str]()
+    for file, line, folder in subject.syntax.written:
+        is_there = any(entry.path.startswith(f"{folder}/") for entry in subject.tree.entries)
+        if not is_there and folder not in (*saved, *told):
+            told.add(folder)
+            message = f"line {line} of `{file}` writes into `{folder}`, a folder that the run does not have"
+            yield Fault(message, f"add `os.makedirs({folder!r}, exist_ok=True)` before it", ("entry_point",))
 
 
 @rule("CT404", Level.WARNING)
@@ -60,15 +95,16 @@ def model_is_lost(subject: Subject) -> Iterator[Fault]:
     """The script saves a model where the service does not keep it.
 
     SageMaker and Azure ML keep the job's outputs and checkpoint; Azure ML also `outputs` and `logs` in the working
-    folder. The rule reads `torch.save`, `save_pretrained`, `save_model`, `save_file`, `joblib.dump` and
-    the `output_dir` of Hugging Face's trainers, with paths that are constants or options of the script.
+    folder. The rule reads `torch.save`, `save_pretrained`, `save_model`, `save_file`, `joblib.dump`, `np.save`, Keras's
+    `save` and `save_weights`, and the `output_dir` of Hugging Face's trainers, with paths that are constants or options
+    of the script.
     """
     facts, words = find_target(subject.reading.service).facts, given_options(subject)
     if not facts.is_paid:
         return
     told: set[str] = set()
-    for save in syntax_of(subject).saves:
-        start = "" if save.option is None else str(words.get(save.option, syntax_of(subject).defaults[save.option]))
+    for save in subject.syntax.saves:
+        start = "" if save.option is None else str(words.get(save.option, subject.syntax.defaults[save.option]))
         path = posixpath.normpath(f"{start}/{save.path}" if save.option else save.path)
         folder = path.partition("/")[0]
         is_elsewhere = "://" in path or "${" in path or (path.startswith("/") and not path.startswith(_SCRATCH_FOLDERS))
@@ -102,7 +138,7 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
     and those of the job's own lock. A requirements file without hashes may install more than it lists, so the rule is
     silent then.
     """
-    describe, script, job = part_of(subject.target, "contents"), syntax_of(subject), subject.job
+    describe, script, job = part_of(subject.target, "contents"), subject.syntax, subject.job
     if not script.needs or describe is None or subject.tree.read_text("setup.py") is not None:
         return
     image = describe(job, subject.settings, subject.account).packages
@@ -147,7 +183,7 @@ def path_of_this_machine(subject: Subject) -> Iterator[Fault]:
     constants of the script that begin with `../`.
     """
     target, is_paid = subject.target.name, find_target(subject.reading.service).facts.is_paid
-    for name, value in {**syntax_of(subject).defaults, **given_options(subject)}.items():
+    for name, value in {**subject.syntax.defaults, **given_options(subject)}.items():
         path = value.rstrip("/") if isinstance(value, str) else ""
         is_own = is_paid and path.startswith(("/", "~/")) and path != "/tmp" and not path.startswith(_EVERYWHERE)
         if not (is_own or path == ".." or path.startswith("../")) or "\0" in path:
@@ -166,7 +202,7 @@ def path_of_this_machine(subject: Subject) -> Iterator[Fault]:
             yield Fault(f"`--{name} {path}` is a path of this machine, which the run does not have", hint, place)
 
     told: set[str] = set()
-    for file, line, path in syntax_of(subject).outside:
+    for file, line, path in subject.syntax.outside:
         here = None if path in told else _exists_here(subject, path)
         told.add(path)
         if here:

@@ -101,7 +101,7 @@ def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict
 
 
 def _run(words: list[str], root: Path, children: Children) -> int:
-    from cloudtrain.runtime.sagemaker_launcher.children import install_requirements
+    from cloudtrain.runtime.install import install
     from cloudtrain.runtime.sagemaker_launcher.plan import HostProgram
 
     code = root / CODE_DIR
@@ -111,7 +111,7 @@ def _run(words: list[str], root: Path, children: Children) -> int:
     path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONUNBUFFERED": "1", **os.environ, **own, "PYTHONPATH": path}
     if words[:1] == ["--requirements"]:
-        install_requirements(words[1], code, environment, sys.executable)
+        install(words[1], code, environment)
         del words[:2]
     secrets = resolved(environment)
     environment.update(secrets)

@@ -133,6 +133,11 @@ def test_the_properties_of_a_virtual_cluster(adopted: Callable[..., ct.Adoption]
             "code: src\ndistribution: {type: tensorflow, worker_count: 2, process_count_per_instance: 2}",
             "distribution.process_count_per_instance",
         ),
+        (  # as in Microsoft's TensorFlow example
+            "code: src",
+            "code: src\ndistribution: {type: tensorflow, worker_count: 2, added_property: 7}",
+            "distribution.added_property",
+        ),
     ],
 )
 def test_what_no_job_does_the_same_way(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.lifecycle.schema import open_store
 from tests.cli.conftest import Cli
@@ -78,6 +79,16 @@ def test_fields_and_hyperparameters(cli: Cli, scripted: Path, job: str) -> None:
     cli("submit", job, "--detach")
     assert complete("cloudtrain submit job.yaml --each hyperparameters.e") == ["hyperparameters.epochs="]
     assert complete("cloudtrain ps --where e") == ["epochs"]
+
+
+@pytest.mark.lifecycle
+def test_metrics_to_keep_runs_by(clean_environment: Path) -> None:
+    """`prune --by` takes the metrics that ended runs of this machine reported; with a minus, the lowest are kept."""
+    assert complete("cloudtrain prune --keep 2 --by ") == []
+    (clean_environment / "train.py").write_text("print('[metrics] step=1 accuracy=0.5 loss=2.0')\n")
+    assert ct.submit(ct.TrainingJob(name="job", entry_point="train.py")).wait().state == "succeeded"
+    assert complete("cloudtrain prune --keep 2 --by acc") == ["accuracy"]
+    assert complete("cloudtrain prune --keep 2 --by=")[-3:] == ["-accuracy", "-loss", "-step"]
 
 
 def test_job_files_folders_and_bundled_scripts(clean_environment: Path) -> None:

@@ -273,7 +273,7 @@ def test_a_field_as_an_argument_is_told_how_it_is_set(cli: Cli, job: str) -> Non
     """As Hydra's users write it."""
     result = cli("plan", job, "hyperparameters.epochs=3", "name=x")
     assert result.code == 2
-    assert result.err.endswith("\nhint: to change a field of the job, write `--set hyperparameters.epochs=3`\n")
+    assert result.err.endswith("\nhint: to change a field, write `--set hyperparameters.epochs=3`\n")
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "wait", "stop", "download"])

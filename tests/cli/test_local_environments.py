@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,38 +15,18 @@ import pytest
 import cloudtrain as ct
 from tests.cli.conftest import Cli
 from tests.deadlines import DEADLINE
+from tests.locks import PROJECT, lock, package, write
+from tests.wheels import write_uv, write_wheel
 
 REPOSITORY = Path(__file__).parents[2]
-
-UV = """#!{python}
-import os, subprocess, sys, time
-arguments = sys.argv[1:]
-with open({log!r}, "a") as log:
-    log.write(arguments[0] + "\\n")
-if os.path.exists({hold!r}):
-    time.sleep(600)
-base = {python!r}
-if arguments[0] == "venv":
-    assert arguments[1:3] == ["--python", base], arguments
-    sys.exit(subprocess.call([base, "-m", "venv", "--without-pip", arguments[3]]))
-assert arguments[:3] == ["pip", "install", "--python"], arguments
-sys.exit(subprocess.call([base, "-m", "pip", "--python", arguments[3], "install", *arguments[4:]]))
-"""
-"""As uv does, with venv and pip. It notes what it is asked for, and hangs while a file says so."""
 
 
 @pytest.fixture
 def project(clean_environment: Path) -> Path:
     """A job that requires a package which only a folder has."""
     wheels = clean_environment / "wheels"
-    wheels.mkdir()
     for version in ("1.0", "2.0"):
-        with zipfile.ZipFile(wheels / f"ct_greeting-{version}-py3-none-any.whl", "w") as wheel:
-            info = f"ct_greeting-{version}.dist-info"
-            wheel.writestr("ct_greeting.py", f"WORD = 'hello {version}'\n")
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: ct-greeting\nVersion: {version}\n")
-            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            wheel.writestr(f"{info}/RECORD", "")
+        write_wheel(wheels, "ct-greeting", version, code=f"WORD = 'hello {version}'\n")
     folder = clean_environment / "project"
     folder.mkdir()
     (folder / "train.py").write_text("import ct_greeting, pydantic, sys\nprint(ct_greeting.WORD, sys.prefix)\n")
@@ -63,11 +42,8 @@ def project(clean_environment: Path) -> Path:
 def uv(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a uv on the PATH, its log, and `hold`, which makes it hang."""
     folder = clean_environment / "uv"
-    folder.mkdir()
-    program = folder / "uv"
-    program.write_text(UV.format(python=sys.executable, log=str(folder / "log"), hold=str(folder / "hold")))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    for name, value in write_uv(folder).items():
+        monkeypatch.setenv(name, value)
     return folder
 
 
@@ -89,14 +65,19 @@ def in_another_process(*arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_without_it_a_plan_says_what_to_type(cli: Cli, project: Path) -> None:
-    """The default is the interpreter as it is, and the finding names the flag; with the flag there is none."""
-    plain = cli("plan", "job.yaml", "--short")
+def test_it_is_built_where_packages_are_missing(cli: Cli, project: Path) -> None:
+    """Or always, or never; and then the finding names the flag."""
+    for words in ((), ("--build-environment",)):
+        built = cli("plan", "job.yaml", "--short", *words)
+        assert "LO207" not in built.out
+        assert "/environments/" in built.out
+    plain = cli("plan", "job.yaml", "--short", "--no-build-environment")
     assert "[LO207]" in plain.out
     assert "`--build-environment`" in " ".join(plain.out.split())
-    built = cli("plan", "job.yaml", "--short", "--build-environment")
-    assert "LO207" not in built.out
-    assert "/environments/" in built.out
+    assert "/environments/" not in plain.out
+    (project / "requirements.txt").write_text("pydantic\n")
+    assert "/environments/" not in cli("plan", "job.yaml", "--short").out
+    assert "/environments/" in cli("plan", "job.yaml", "--short", "--build-environment").out
 
 
 def test_what_the_plan_says(project: Path, state_dir: Path) -> None:
@@ -120,7 +101,8 @@ def test_what_the_plan_says(project: Path, state_dir: Path) -> None:
     second = folder()
     (project / "more.txt").write_text("pydantic\n")
     assert len({first, second, folder(), folder(ct.Local(build_environment=True, python="/bin/sh"))}) == 4
-    assert "environment" not in ct.plan(ct.load_job("job.yaml"), ct.Local()).request
+    assert folder(ct.Local()) == folder()
+    assert "environment" not in ct.plan(ct.load_job("job.yaml"), ct.Local(build_environment=False)).request
 
 
 def test_files_of_the_bundle_are_part_of_it(project: Path) -> None:
@@ -132,11 +114,102 @@ def test_files_of_the_bundle_are_part_of_it(project: Path) -> None:
     assert environment_in(ct.plan(ct.load_job("job.yaml"), here)) != first
 
 
-def test_an_emulation_has_none(cli: Cli, project: Path) -> None:
-    """Both at once are a mistake that is said."""
-    result = cli("plan", "job.yaml", "--emulate", "sagemaker", "--build-environment")
-    assert result.code == 2
-    assert "`build_environment` has no effect with `emulate`" in result.err
+EMULATED = """\
+name: greets
+entry_point: train.py
+environment: {requirements: requirements.txt, framework: pytorch, version: "2.8"}
+resources: {instance_type: {sagemaker: ml.g5.2xlarge, azureml: Standard_NC4as_T4_v3}}
+"""
+
+
+@pytest.mark.lifecycle
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("service", "settings"),
+    [("sagemaker", 'launch = "toolkit"'), ("sagemaker", 'launch = "entrypoint"'), ("azureml", "")],
+)
+def test_an_emulation_runs_in_it(
+    cli: Cli, project: Path, state_dir: Path, uv: Path, service: str, settings: str
+) -> None:
+    """In both launch modes; the launcher itself installs nothing."""
+    (project / "job.yaml").write_text(EMULATED)
+    (project / "cloudtrain.toml").write_text(f"[{service}]\n{settings}\n")
+    result = cli("submit", "job.yaml", "--emulate", service)
+    assert result.code == 0, result.err
+    (link,) = whole(state_dir)
+    assert f"hello 1.0 {link}\n" in result.out
+    assert (uv / "log").read_text().splitlines() == ["venv", "pip"]
+    assert "not installed" not in result.out + result.err
+
+
+SWEEP = """\
+kind: sweep
+name: greets
+strategy: grid
+job: {entry_point: train.py, environment: {requirements: requirements.txt}, hyperparameters: {lr: 1}}
+search: {lr: [1, 2]}
+"""
+
+
+@pytest.mark.lifecycle
+@pytest.mark.slow
+def test_the_trials_of_a_sweep_run_in_it(cli: Cli, project: Path, state_dir: Path, uv: Path) -> None:
+    """It is built when the sweep is submitted."""
+    (project / "train.py").write_text("import ct_greeting, sys\nprint(sys.prefix)\n")
+    (project / "sweep.yaml").write_text(SWEEP)
+    result = cli("submit", "sweep.yaml")
+    assert result.code == 0, result.err
+    (link,) = whole(state_dir)
+    assert (uv / "log").read_text().splitlines() == ["venv", "pip"]
+    for number in (1, 2):
+        (name,) = [
+            run["name"]
+            for run in json.loads(cli("ps", "--all", "--trials", "--json").out)
+            if run["name"].endswith(f"t00{number}")
+        ]
+        assert f"{link}" in cli("logs", name).out
+
+
+REHEARSED = """\
+import ct_greeting, sys
+from cloudtrain import runtime
+checkpoints = runtime.Checkpoints()
+loaded = checkpoints.load()
+runtime.watch_for_stop()
+for step in range(loaded.state + 1 if loaded else 1, 9):
+    runtime.report(step=step, loss=1 / step)
+    if runtime.should_stop():
+        checkpoints.save(step, step)
+        runtime.exit_preempted(step)
+"""
+
+
+@pytest.mark.lifecycle
+@pytest.mark.slow
+def test_a_rehearsal_and_a_run_again_run_in_it(cli: Cli, project: Path, state_dir: Path, uv: Path) -> None:
+    """All runs of a rehearsal; and a run again with another value, which has the environment of the first."""
+    (project / "train.py").write_text(REHEARSED)
+    result = cli("rehearse", "job.yaml")
+    assert result.code == 0, result.err
+    assert "same: " in result.out
+    again = cli("rerun", "last", "--set", "environment.variables.A=1")
+    assert again.code == 0, again.err
+    assert (uv / "log").read_text().splitlines() == ["venv", "pip"]
+    assert len(whole(state_dir)) == 1
+
+
+def test_a_lock_and_a_block_are_built_without_a_flag(cli: Cli, project: Path) -> None:
+    """What lies beside the script decides, as in a cloud."""
+    (project / "requirements.txt").unlink()
+    block = '# /// script\n# dependencies = ["ct-greeting"]\n# ///\n'
+    (project / "tool.py").write_text(f"{block}import ct_greeting\n")
+    assert "/environments/" in cli("plan", "--short", "tool.py").out
+    greeting = package("ct-greeting", "1.0")
+    own = PROJECT.format(dependencies='"ct-greeting"')
+    write(project, {"uv.lock": lock(['name = "ct-greeting"'], [greeting]), "pyproject.toml": own})
+    shown = cli("plan", "--short", "train.py").out
+    assert "/environments/" in shown
+    assert "`requirements.txt` on top of what" in " ".join(shown.split())
 
 
 @pytest.mark.lifecycle
@@ -182,7 +255,12 @@ def test_what_cannot_be_installed_stops_the_submit(
     result = cli("submit", "job.yaml", "--build-environment")
     assert result.code == 4
     said = " ".join(result.err.split())
-    assert "cannot be built: No matching distribution found for ct-greeting==3.0 [CT953]" in said
+    assert (
+        "`requirements.txt` cannot be installed: Could not find a version that satisfies the requirement ct-greeting==3.0"
+        in said
+    )
+    assert "[CT953]" in said
+    assert "`--no-build-environment` runs with the interpreter as it is" in said
     assert whole(state_dir) == []
     assert [item.suffix for item in sorted((state_dir / "environments").iterdir())] == [".lock", ".log"]
     assert json.loads(cli("ps", "--all", "--json").out) == []

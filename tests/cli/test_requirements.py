@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import cloudtrain as ct
 from cloudtrain import api
 from tests.cli.conftest import Cli
 from tests.locks import LOCK, OWN, PROJECT, PYPI, lock, package, write
+from tests.wheels import write_wheel
 
 SETTINGS = """\
 [sagemaker]
@@ -250,14 +249,14 @@ def test_the_bundle_has_the_list(cli: Cli, folder: Path) -> None:
         pyproject__toml=OWN.replace("torch", "tork"),
     )
     (folder / "requirements.txt").write_text("other\n")
-    assert cli("submit", "job.yaml", "--ignore", "LO207").code == 0
+    assert cli("submit", "job.yaml", "--no-build-environment", "--ignore", "LO207").code == 0
     (archive,) = Path(os.environ["CLOUDTRAIN_STATE_DIR"]).rglob("*.tar.gz")
     with tarfile.open(archive) as bundle:
         text = bundle.extractfile("requirements.cloudtrain.txt").read().decode()  # type: ignore[union-attr]
         assert bundle.extractfile("requirements.txt").read() == b"other\n"  # type: ignore[union-attr]
-    names = [line.partition("==")[0] for line in text.splitlines()[1:]]
+    names = [line.partition("==")[0] for line in text.splitlines()[2:]]
     assert names == ["numpy", "sympy", "tork", "tqdm"]
-    assert all(line.count("--hash=sha256:") == 2 for line in text.splitlines()[1:])
+    assert all(line.count("--hash=sha256:") == 2 for line in text.splitlines()[2:])
 
 
 PRIVATE = package("own-tools", "1.0", source='registry = "https://host/simple"')
@@ -452,15 +451,7 @@ def test_what_is_not_known_is_left_alone(cli: Cli, folder: Path, environment: st
 def test_a_lock_is_installed_here(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pip checks the hashes of the list; the same content under another name is the same environment."""
     wheels = folder / "wheels"
-    wheels.mkdir()
-    wheel = wheels / "ct_greeting-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("ct_greeting.py", "WORD = 'hello'\n")
-        info = "ct_greeting-1.0.dist-info"
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: ct-greeting\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    digest = write_wheel(wheels, "ct-greeting", "1.0", code="WORD = 'hello'\n")
     greeting = package("ct-greeting", "1.0").replace("36" * 32, digest)
     assert digest in greeting
     text = lock(['name = "ct-greeting"'], [greeting])
@@ -470,12 +461,13 @@ def test_a_lock_is_installed_here(cli: Cli, folder: Path, monkeypatch: pytest.Mo
     own = PROJECT.format(dependencies='"ct-greeting"')
     for named in ("uv.lock", "pyproject.toml"):
         project(folder, f"requirements: {named}", uv__lock=text, pyproject__toml=own, train__py=script)
-        submitted = cli("submit", "job.yaml", "--build-environment")
+        submitted = cli("submit", "job.yaml")
         assert submitted.code == 0, submitted
     assert len([item for item in (folder / "state" / "environments").iterdir() if item.is_symlink()]) == 1
     project(folder, "requirements: uv.lock", uv__lock=text.replace(digest, "0a" * 32))
-    refused = cli("submit", "job.yaml", "--build-environment")
+    refused = cli("submit", "job.yaml")
     assert refused.code == 4
+    assert "DO NOT MATCH THE HASHES" in " ".join(refused.err.split())
     assert "CT953" in refused.err
 
 

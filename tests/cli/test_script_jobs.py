@@ -371,10 +371,17 @@ def test_mistakes(cli: Cli, script: str, clean_environment: Path) -> None:
     (clean_environment / "bad.py").write_text("def (:\n")
     (clean_environment / "half.py").write_text("x = 1\ny = = 3\n")
     (clean_environment / "none.py").write_text("print(1)\n")
+    (clean_environment / "cells.py").write_text("import torch\n%matplotlib inline\n")
+    for name in ("train.ipynb", "run.sh"):
+        (clean_environment / name).write_text("{}")
     for wrong, said in (
         (["submit", "absent.py"], "there is no script `absent.py`"),
         (["submit", "bad.py"], "is not Python"),
         (["submit", "half.py"], "invalid syntax: `y = = 3`"),
+        (["submit", "cells.py"], "delete line 2, which only a notebook has"),
+        (["submit", "train.ipynb"], "`jupyter nbconvert --to script train.ipynb`"),
+        (["submit", "run.sh"], "`cloudtrain adopt run.sh`"),
+        (["submit", "python", script], "leave out `python`, and begin with the script"),
         (["plan", "job.yaml", "--", "--epochs", "3"], "`job.yaml` is a job file, which takes no arguments"),
         (["check", "job.yaml", "--gpu", "H100"], "`--gpu` works only with a script"),
         (["plan", "--save-job", "job.yaml", script], "`job.yaml` already exists"),
@@ -424,6 +431,6 @@ def test_hints_name_options(cli: Cli, script: str, clean_environment: Path) -> N
     assert planned.code == 0, planned.err
     assert "add `--set distribution.type=torch`" in " ".join(planned.out.split())
     (clean_environment / "job.yaml").write_text(f"name: a\nentry_point: {script}\n")
-    assert "`instance_type: {sagemaker: ml.g5.12xlarge}`" in " ".join(
+    assert "`instance_type: {sagemaker: ml.g5.xlarge}`" in " ".join(
         cli("plan", "--target", "sagemaker", "job.yaml").err.split()
     )

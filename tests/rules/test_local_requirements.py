@@ -23,7 +23,9 @@ def findings(make_source: Callable[..., Path], text: str, python: str = sys.exec
         "requirements.txt": text,
         **{name.replace("_", "."): found for name, found in more.items()},
     }
-    case = Case({"environment": {"requirements": "requirements.txt"}}, ct.Local(python=python), files)
+    case = Case(
+        {"environment": {"requirements": "requirements.txt"}}, ct.Local(python=python, build_environment=False), files
+    )
     return [f"{item.message}; {item.hint}" for item in check(case, make_source) if item.code == "LO207"]
 
 

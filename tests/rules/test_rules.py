@@ -66,6 +66,16 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         Case({"hyperparameters": {"learning_rate": 1}}, files={**SOURCE, "train.py": ARGPARSE}),
         "did you mean `learning_rate`?",
     ),
+    "CT214": (
+        Case(files={"train.py": "get_ipython().run_line_magic('matplotlib', 'inline')\n"}),
+        Case(files={"train.py": "try:\n    get_ipython()\nexcept NameError:\n    pass\n"}),
+        "delete the line",
+    ),
+    "CT405": (
+        Case(files={"train.py": "open('out/a.txt', 'w')\n"}),
+        Case(files={"train.py": "import os\nos.makedirs('out')\nopen('out/a.txt', 'w')\n"}),
+        "`os.makedirs('out', exist_ok=True)`",
+    ),
     "CT101": (Case({"entry_point": "trian.py"}), Case(), "did you mean `train.py`?"),
     "CT102": (
         Case({"environment": {"requirements": "requirement.txt"}}, files={**SOURCE, "requirements.txt": "numpy\n"}),

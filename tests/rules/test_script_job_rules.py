@@ -114,6 +114,10 @@ def test_copies_of_one_training_are_told_before_they_are_paid_for(
         ('torch.save(net, "/opt/ml/model/a.pt")', None),
         ("torch.save(net, runtime.model_dir() / 'a.pt')", None),
         ("image.save('a.png')", None),
+        ('model.save("digits.keras")', "digits.keras"),
+        ('model.save(filepath=f"{FOLDER}/net.h5")', "out/net.h5"),
+        ('model.save_weights(args.output_dir + "/net.weights.h5")', "results/net.weights.h5"),
+        ('np.save("weights.npy", net)', "weights.npy"),
     ],
 )
 def test_a_model_that_the_service_would_delete_is_told(
@@ -163,3 +167,111 @@ def test_data_that_only_this_machine_has_is_told(make_source: Callable[..., Path
     assert f"`command: ln -sfn ${{{{inputs.data}}}} {above} && python train.py`" in str(hint)
     assert found(make_source, "local", "CT212", default, inputs={"data": {"local": whole}},
                  hyperparameters={"data": "${{inputs.data}}"}) == []  # fmt: skip
+
+
+GUARDED = "if __name__ == '__main__':\n    input()\n"
+
+
+@pytest.mark.parametrize("target", [*CLOUDS, "local"])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "a = 1\nget_ipython().system('ls')\nget_ipython().system('pwd')\n",
+            "`get_ipython()` is called in lines 2, 3 of",
+        ),
+        ("from IPython import get_ipython\nget_ipython().system('ls')\n", "`get_ipython()` is called in line 2 of"),
+        (
+            "import pandas\ndisplay(pandas)\n",
+            "`display()` is called in line 2 of `train.py`, which only a notebook has",
+        ),
+        ("def main():\n    return input('?')\nif __name__ == '__main__':\n    main()\n", "and a run has no keyboard"),
+        ("try:\n    import a\nexcept ImportError:\n    def a(x): return x\nname = input()\n", "called in line 5 of"),
+        ("with open('a') as file:\n    input(file.read())\n", "called in line 2 of"),
+        ("import part\n", "`input()` is called in line 1 of `part.py`"),
+        ("def ask():\n    return input()\n", None),
+        ("import sys\nif not sys.stdin.isatty():\n    sys.exit()\ninput()\n", None),
+        ("import sys\nname = input() if sys.stdin.isatty() else 'x'\n", None),
+        ("from IPython.display import display\ndisplay(1)\n", None),
+        ("def step(input):\n    return input(3)\nstep(len)\n", None),
+        ("from ui import *\ninput()\n", None),
+        ("for _ in []:\n    input()\n", None),
+        ("from contextlib import suppress\nwith suppress(NameError):\n    get_ipython()\n", None),
+        ("import guarded\n", None),
+        ("try:\n    import part\nexcept EOFError:\n    pass\n", None),
+    ],
+)
+def test_a_script_that_needs_a_notebook_or_a_person(
+    make_source: Callable[..., Path], target: str, source: str, message: str | None
+) -> None:
+    """What certainly ends the script is told before a machine starts, and nothing that may never run."""
+    folder = make_source({"train.py": source, "part.py": "input()\n", "guarded.py": GUARDED})
+    job = ct.TrainingJob(
+        name="job", entry_point="train.py", source_dir=str(folder), **pytorch("2.8"),
+        resources={"instance_type": {"sagemaker": "ml.g5.xlarge", "azureml": "Standard_NC24ads_A100_v4"}},
+    )  # fmt: skip
+    plan = ct.plan(job, target=CLOUDS.get(target, ct.Local()))
+    said = [item.message for item in plan.findings if item.code == "CT214"]
+    assert [message in text for text in said if message] == ([True] if message else [])
+    assert bool(said) == (message is not None)
+
+
+@pytest.mark.parametrize(
+    ("line", "folder"),
+    [
+        ('open("out/result.txt", "w")', "out"),
+        ('open(f"out/{name}.txt", mode="ab")', "out"),
+        ('torch.save(net, "a/b/net.pt")', "a/b"),
+        ('plt.savefig(os.path.join(FOLDER, "loss.png"))', "plots"),
+        ('frame.to_csv("./out/x.csv")', "out"),
+        ('open("out/data.csv")', None),
+        ('open("there/result.txt", "w")', None),
+        ('open("result.txt", "w")', None),
+        ('open("/tmp/result.txt", "w")', None),
+        ('open(f"{name}/result.txt", "w")', None),
+        ('Path("out").mkdir(); open("out/result.txt", "w")', None),
+    ],
+)
+def test_a_folder_that_the_run_does_not_have_is_told(
+    make_source: Callable[..., Path], line: str, folder: str | None
+) -> None:
+    """A script that wrote into an empty folder here would fail at its end; one that makes the folder is left alone."""
+    source = make_source({"train.py": f"FOLDER = 'plots'\n{line}\n", "there/old.txt": "1"})
+    (source / "out").mkdir()
+    plan = ct.plan(ct.TrainingJob(name="job", entry_point="train.py", source_dir=str(source)))
+    said = [item.message for item in plan.findings if item.code == "CT405"]
+    assert said == (
+        [f"line 2 of `train.py` writes into `{folder}`, a folder that the run does not have"] if folder else []
+    )
+
+
+POSITIONAL = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("data")
+parser.add_argument("epochs", type=int)
+parser.add_argument("rest", nargs="*")
+parser.add_argument("-l", "--lr", required=True)
+parser.add_argument("--no-cuda", action="store_true")
+parser.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        ("data 3 --lr 1", []),
+        ("-l1 --no-cuda data -3", []),
+        ("--lr=1 -- data --epochs", []),
+        ("--lr 1", ["`train.py` requires `epochs`, and the job's arguments end before"]),
+        ("", [
+            "`train.py` requires `data`, `epochs`, and the job's arguments end before",
+            "`train.py` requires the option `--lr`, and the job has no value for it",
+        ]),
+        ("data 3 --lr 1 --no_cuda", ["`no_cuda` is not an option of `train.py`"]),
+        ("data 3 --lrate=1 -l 1", ["`lrate` is not an option of `train.py`"]),
+    ],
+)  # fmt: skip
+def test_arguments_that_argparse_refuses(make_source: Callable[..., Path], words: str, messages: list[str]) -> None:
+    """Missing arguments and unknown options are found beside flags and arguments without dashes, too."""
+    said = found(make_source, "local", "CT209", POSITIONAL, arguments=words.split(), distribution={"type": "none"})
+    assert [message for message, _ in said] == messages

@@ -168,7 +168,7 @@ def test_missing_requirements(host: Host) -> None:
     files = {"train.py": RECORDER, "needs.txt": "./no-such-folder\n"}
     host.fill(files, {}, entry_point="train.py", requirements="needs.txt")
     assert host.run() == 1
-    assert (host.failure or "").startswith("`pip install -r needs.txt` failed with exit code 1: ERROR:")
+    assert (host.failure or "").startswith("`needs.txt` cannot be installed: ")
     assert not (host.root / "output/data/seen_0.json").exists()
 
 
@@ -181,7 +181,8 @@ def test_requirements_are_installed_for_the_interpreter(host: Host) -> None:
     host.fill(files, {}, entry_point="train.py", requirements="needs.txt", interpreter=str(fake))
     assert host.run() == 0, host.err
     said = (host.root / "output/data/pip").read_text().strip()
-    assert said == f"{host.root}/code -m pip install --disable-pip-version-check -r needs.txt"
+    assert said.startswith(f"{host.root}/code -m pip install --disable-pip-version-check ")
+    assert said.endswith(" -r needs.txt")
 
 
 def test_configuration_is_missing(host: Host) -> None:

@@ -299,7 +299,16 @@ def test_under_the_emulations_two_processes_learn_the_same(
     two = ["--emulate", service, "--instances", "2", "--processes-per-instance", "1", "--python", PYTHON]
     changes = ["distribution.type=mpi"] if service == "azureml" else []
     options = [part for change in changes for part in ("--set", change)]
-    command = [sys.executable, "-m", "cloudtrain", "submit", FOLDER / "job.yaml", *two, *options]
+    command = [
+        sys.executable,
+        "-m",
+        "cloudtrain",
+        "submit",
+        FOLDER / "job.yaml",
+        "--no-build-environment",
+        *two,
+        *options,
+    ]
     here = {"PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), with_horovod.get("PYTHONPATH"))))}
     found = run(tmp_path, *command, variables={**with_horovod, **here})
     assert found.exit_code == 0, "\n".join(found.lines) + found.errors

@@ -141,6 +141,14 @@ def _queue_of(run: Run) -> KeepsQueue:
     return queue_of(run.target, load_settings())
 
 
+@options.silent
+def _metrics(_: str) -> list[str]:
+    """Return the metrics of ended runs on this machine, also with the minus for the lowest. No service is asked."""
+    ended = [run for run in ct.runs(limit=50) if run.last_status.state.is_final and run.directory is not None]
+    names = sorted({name for run in ended for name in run.status().metrics})
+    return [*names, *(f"-{name}" for name in names)]
+
+
 def prune_command(
     older_than: Annotated[
         str | None, options.option("--older-than", "AGE", "Remove runs that ended longer ago than AGE, such as `30d`.")
@@ -163,6 +171,7 @@ def prune_command(
             "METRIC",
             "With --keep: keep the N runs with the highest value of METRIC, not the newest runs. For the lowest "
             "value, put a minus before the name: `--by=-loss`.",
+            autocompletion=_metrics,
         ),
     ] = None,
     dry_run: Annotated[bool, options.flag("--dry-run", "Print the names without removing the runs.")] = False,
@@ -190,7 +199,15 @@ def prune_command(
         raise UsageError(
             "no option selects runs to remove", hint="write for example `cloudtrain prune --older-than 30d`"
         )
-    matches = _ended_runs(state, job, keep=keep, by=by, older_than=older_than, larger_than=larger_than)
+    matches = [run for run in ct.runs(limit=None, states=_states(state), job=job) if run.last_status.state.is_final]
+    if keep is not None:
+        matches = _beyond(matches, keep, by)
+    if older_than is not None:
+        before = time.time() - seconds_of(older_than)
+        matches = [run for run in matches if (run.last_status.ended or run.created) < before]
+    if larger_than is not None:
+        least = _size(larger_than)
+        matches = [run for run in matches if (run.size or 0) > least]
     if dry_run:
         print_lines(run.name for run in matches)
         if not matches:
@@ -208,28 +225,6 @@ def prune_command(
         say("no run matches; nothing was removed")
 
 
-def _ended_runs(
-    state: Iterable[str] | None,
-    job: str | None,
-    *,
-    keep: int | None,
-    by: str | None,
-    older_than: str | None,
-    larger_than: str | None,
-) -> list[Run]:
-    """Return the ended runs that meet all conditions; see the options of `prune`."""
-    runs = [run for run in ct.runs(limit=None, states=_states(state), job=job) if run.last_status.state.is_final]
-    if keep is not None:
-        runs = _beyond(runs, keep, by)
-    if older_than is not None:
-        before = time.time() - seconds_of(older_than)
-        runs = [run for run in runs if (run.last_status.ended or run.created) < before]
-    if larger_than is not None:
-        least = _size(larger_than)
-        runs = [run for run in runs if (run.size or 0) > least]
-    return runs
-
-
 def _states(names: Iterable[str] | None) -> list[RunState]:
     final = [state for state in RunState if state.is_final]
     for name in names or ():
@@ -243,16 +238,16 @@ def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`, the `keep` best runs
     by this metric. A run without the metric ranks last."""
     beyond: list[Run] = []
-    metrics = {name for run in runs for name in run.status().metrics} if by is not None else set()
-    if by is not None and runs and by.removeprefix("-") not in metrics:
-        hint = did_you_mean(by.removeprefix("-"), metrics) or "leave out `--by` to keep the newest runs"
-        raise UsageError(f"no run has the metric `{by.removeprefix('-')}`; nothing was removed", hint=hint)
+    metric, sign = (by or "").removeprefix("-"), -1.0 if (by or "").startswith("-") else 1.0
+    metrics = {} if by is None else {run.name: run.status().metrics for run in runs}
+    names = {name for values in metrics.values() for name in values}
+    if metrics and metric not in names:
+        hint = did_you_mean(metric, names) or "leave out `--by` to keep the newest runs"
+        raise UsageError(f"no run has the metric `{metric}`; nothing was removed", hint=hint)
     for _, group in groupby(sorted(runs, key=lambda run: run.job_name), key=lambda run: run.job_name):
         of_job = sorted(group, key=lambda run: run.created, reverse=True)
-        if by is not None:
-            metric, sign = by.removeprefix("-"), -1.0 if by.startswith("-") else 1.0
-            values = {run.name: run.status().metrics.get(metric) for run in of_job}
-            of_job.sort(key=lambda run: _rank(values[run.name], sign))
+        if metrics:
+            of_job.sort(key=lambda run: _rank(metrics[run.name].get(metric), sign))
         beyond += of_job[keep:]
     return beyond
 

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 from cloudtrain.runtime.errors import SetupError, tell
+from cloudtrain.runtime.install import install
 from cloudtrain.runtime.secret_values import forms_of, masked, resolved
 
 from . import ROOT
-from .children import Child, Children, install_requirements
+from .children import Child, Children
 from .failure import failure_text, fitting, write_once
 from .machine import read_config, this_machine
 from .network import EMULATION, LATECOMERS, Beacon, Network, wait_for_name, watch_chief
@@ -50,10 +51,8 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
         network=network,
     )
     environment = {**variables, **plan.environment}
-    if plan.requirements and EMULATION in variables:
-        tell(f"`{plan.requirements}` is not installed: this machine is only an emulation")
-    elif plan.requirements:
-        install_requirements(plan.requirements, root / "code", environment, plan.python)
+    if plan.requirements and EMULATION not in variables:
+        install(plan.requirements, root / "code", environment, python=plan.python)
     secrets = resolved(environment)
     environment.update(secrets)
     if plan.wait_for:

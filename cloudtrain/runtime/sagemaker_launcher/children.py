@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -14,8 +13,6 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from cloudtrain.runtime.errors import SetupError
-
-from .failure import last_error
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -265,20 +262,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
             view = view[os.write(descriptor, view) :]
         except OSError:  # nobody listens any more; the process itself must not wait for it
             return
-
-
-# Install the script's requirements before it starts.
-
-
-def install_requirements(requirements: str, code: Path, environment: Mapping[str, str], python: str) -> None:
-    """Install the requirements file with pip into the container's Python. The container is deleted after the job, so
-    pip may overwrite packages of the operating system."""
-    argv = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", requirements]
-    settings = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
-    result = subprocess.run(argv, cwd=str(code), env={**settings, **environment}, stderr=subprocess.PIPE)
-    sys.stderr.write(result.stderr.decode("utf-8", "replace"))
-    if result.returncode:
-        lines = result.stderr.decode("utf-8", "replace").splitlines()
-        error = next((line for line in lines if line.startswith("ERROR:")), last_error(lines)[0])
-        message = f"`pip install -r {requirements}` failed with exit code {result.returncode}: {error}"
-        raise SetupError(message, hint="the whole output is in the log")

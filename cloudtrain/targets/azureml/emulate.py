@@ -9,7 +9,7 @@ except for:
     addresses     hosts with a port become 127.0.0.1 and a free port; lists of hosts become 127.0.0.1, 127.0.0.2, ...
     interface     `lo` instead of `eth0`
     interpreter   `python` and `python3` run the local target's interpreter
-    requirements  are not installed
+    requirements  are in the interpreter's environment, which is built before
     counts        instances, processes and GPUs are this machine's
     mpirun        does not run; the ranks get its variables, and MASTER_PORT is a free port instead of 6105
     added         CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each instance's share), PATH,
@@ -200,7 +200,7 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
 
 
 def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Stage:
-    """Compile the job for Azure ML with this machine's counts, without requirements, which are not installed here."""
+    """Compile the job for Azure ML with this machine's counts, without requirements, which the interpreter has."""
     account: LocalAccount = context.account
     problems = Problems(_horovod_problems(job))
     local_job, _ = problems.value(lambda: scaled_job(job, target, account), (placed_job(job, target), None))
@@ -253,7 +253,7 @@ def _summary(stage: Stage, world_size: int) -> Iterator[tuple[str, str]]:
     yield "instances", f"{body.instances} x {machine}, simulated" if body.instances > 1 else f"{machine}, simulated"
     yield "processes", str(world_size)
     yield "started by", f"the service itself ({body.kind or 'no distribution'})"
-    yield "environment", f"{body.environment} (not used here)"
+    yield "image", f"{body.environment} (not used here)"
     yield "script", job.entry_point or job.command or ""
     yield "data", stage.layout.data
     yield "run folder", stage.run_dir
@@ -262,9 +262,7 @@ def _summary(stage: Stage, world_size: int) -> Iterator[tuple[str, str]]:
 
 
 def _notes(stage: Stage) -> Iterator[str]:
-    job, body = stage.job, stage.body
-    if job.environment.requirements is not None:
-        yield f"`{job.environment.requirements}` is not installed here"
+    body = stage.body
     if body.kind == "Mpi":
         yield (
             "Azure ML's mpirun is not run here: ranks have its variables, but a script that calls MPI itself (mpi4py) "

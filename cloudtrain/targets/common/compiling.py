@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from shlex import split
@@ -107,6 +108,16 @@ def submission_key(plan: Plan) -> str:
     `plan` must be compiled with a placeholder for the run name, so that the number of the run does not change the hash.
     """
     return hashlib.sha256("\n".join((plan.target, plan.place, plan.job_name, plan.sha256)).encode()).hexdigest()
+
+
+_LAYOUT = 1
+"""Version of the layout of environments. A new version gets new folders, so that every environment is built again."""
+
+
+def environment_key(*content: object) -> str:
+    """Return the name of the folder of an environment that cloudtrain builds: a hash of the interpreter below it and of
+    the packages in it, as JSON data."""
+    return hashlib.sha256(json.dumps([_LAYOUT, *content]).encode()).hexdigest()[:16]
 
 
 def run_name(job_name: str, key: str, submitter: str, salt: str, counter: int) -> str:

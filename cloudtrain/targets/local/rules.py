@@ -30,6 +30,8 @@ from cloudtrain.targets.local import interpreter
 from cloudtrain.targets.registry import target_of
 
 if TYPE_CHECKING:
+    from cloudtrain.code.tree import Tree
+    from cloudtrain.job.processing import AnyJob
     from cloudtrain.job.requirements import PipLine
     from cloudtrain.job.training import TrainingJob
     from cloudtrain.targets.common.launch import LocalAccount
@@ -140,6 +142,16 @@ def contents_before(job: TrainingJob, settings: Local, account: LocalAccount) ->
     return Contents(machine["python_full_version"], versions["torch"], markers=machine, is_image=False)
 
 
+def settle(job: AnyJob, tree: Tree, settings: Local) -> Local:
+    """Return the settings of a run whose environment is built if the settings leave that to cloudtrain and the
+    interpreter lacks packages of the job."""
+    file = job.environment.requirements
+    if settings.build_environment is not None or file is None:
+        return settings
+    lacks = missing_from(settings.python or sys.executable, _lines(tree, file))
+    return settings.model_copy(update={"build_environment": True}) if lacks else settings
+
+
 # Rules about jobs that run on this machine.
 
 
@@ -206,13 +218,13 @@ def _will_install(subject: Subject) -> bool:
     file = subject.job.environment.requirements
     if file is None or not subject.settings.build_environment:
         return False
-    return any(requirement.name.lower() == "torch" for requirement in _lines(subject, file))
+    return any(requirement.name.lower() == "torch" for requirement in _lines(subject.tree, file))
 
 
-def _lines(subject: Subject, file: str) -> Iterator[PipLine]:
+def _lines(tree: Tree, file: str) -> Iterator[PipLine]:
     from cloudtrain.job.requirements import pip_lines
 
-    return pip_lines(os.path.normpath(file), subject.tree.read_text)
+    return pip_lines(os.path.normpath(file), tree.read_text)
 
 
 @rule("LO104", Level.ERROR)
@@ -399,17 +411,17 @@ def checkpoint_stays_with_run(subject: Subject) -> Iterator[Fault]:
 def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
     """The run's interpreter lacks packages of the job's requirements.
 
-    The clouds install `environment.requirements` before the script starts. On this machine cloudtrain installs packages
-    only with `--build-environment`, into a separate environment. Otherwise the script runs with the packages of the
-    interpreter that `--python` names (default: the one that runs cloudtrain). This rule compares its installed versions
-    with the requirements file and the files that it includes, without network access. For packages that only a cloud
-    has, such as SageMaker's libraries, use an environment marker or `--ignore LO207`.
+    By default cloudtrain then installs `environment.requirements` into a separate environment. With
+    `--no-build-environment` the script runs with the packages of the interpreter that `--python` names (default: the
+    one that runs cloudtrain). This rule compares its installed versions with the requirements file and the files that
+    it includes, without network access. For packages that only a cloud has, such as SageMaker's libraries, use an
+    environment marker or `--ignore LO207`.
     """
     file = subject.job.environment.requirements
-    if file is None or subject.settings.build_environment:
+    if file is None or subject.settings.build_environment is not False:  # otherwise `settle` has asked
         return
     python = subject.settings.python or subject.account.python
-    missing = missing_from(python, _lines(subject, file))
+    missing = missing_from(python, _lines(subject.tree, file))
     if missing:
         names = ", ".join(
             f"`{requirement}`" + (f" (it has {version})" if version else "")
@@ -419,7 +431,7 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
         command = shlex.join([python, "-m", "pip", "install", *(str(requirement) for requirement, _ in missing)])
         yield Fault(
             f"`{python}` lacks packages that `{file}` requires: {names}",
-            f"`{command}`, or name an interpreter that has it: `--python PATH`"
-            + ("" if subject.settings.emulate else ", or install them for this job only: `--build-environment`"),
+            f"`{command}`, or name an interpreter that has it: `--python PATH`, or install them for this job only: "
+            "`--build-environment`",
             ("environment", "requirements"),
         )

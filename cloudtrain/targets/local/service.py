@@ -13,14 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.code.unpack import unpack
 from cloudtrain.errors import CloudtrainError, NameTaken, RunNotFound, TargetError, TargetUnreachable, UsageError
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import Finding, Plan, Upload
 from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunState, RunStatus
+from cloudtrain.runtime.errors import SetupError
 from cloudtrain.system.files import KEPT
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.system.private import make_private_folder, make_state_folder, write_once
-from cloudtrain.system.processes import ProcessLock, is_held, last_line, start_detached
+from cloudtrain.system.processes import ProcessLock, is_held, last_line, start_detached, tell
 from cloudtrain.targets.common.archives import copy_places, put_archive, unpacked
 from cloudtrain.targets.common.launch import host_name
 from cloudtrain.targets.common.specification import LaunchSpecification, QueueNeed
@@ -197,15 +199,25 @@ class LocalService:
         except OSError as error:
             raise self._unwritable("the bundle", error) from error
         if "environment" in plan.request:
-            from cloudtrain.targets.local.environments import provide
-
-            spec = LaunchSpecification.from_json(plan.request)
-            assert spec.environment is not None
             try:
-                provide(spec.environment, spec.code, self._environ)
+                self._build(LaunchSpecification.from_json(plan.request))
             except OSError as error:
                 raise self._unwritable("the environment", error) from error
         return is_new
+
+    def _build(self, spec: LaunchSpecification) -> None:
+        from cloudtrain.runtime.install import build
+
+        code, environment = spec.code, spec.environment
+        assert environment is not None
+        folder, file, python = environment.folder, environment.requirements, environment.python
+        archive = Path(code.archive)
+        try:
+            build(Path(folder), file, python, self._environ, lambda place: unpack(archive, place, code.sha256), tell)
+        except SetupError as error:
+            hint = f"{error.hint}; " if error.hint else ""
+            hint += f"the full output is in `{folder}.log`; `--no-build-environment` runs with the interpreter as it is"
+            raise TargetError(error.message, hint=hint, code="CT953") from None
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Return when a supervisor has taken over the run. With `again`, the specification may exist already."""

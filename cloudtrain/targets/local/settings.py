@@ -36,9 +36,6 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
     if local.get("max_restarts"):
         message = f"`max_restarts` has no effect with `emulate`: {service} does not restart ranks"
         yield Problem(("max_restarts",), message, "remove one of them", code="CT018")
-    if local.get("build_environment"):
-        message = "`build_environment` has no effect with `emulate`: the job uses the packages of the interpreter"
-        yield Problem(("build_environment",), message, "remove one of them", code="CT018")
     if (launcher := local.get("launcher", "torchrun")) != "torchrun":
         message = f"`launcher: {launcher}` has no effect with `emulate`: the ranks start as {service} starts them"
         yield Problem(("launcher",), message, "remove one of them", code="CT018")
@@ -67,9 +64,9 @@ class Local(TargetSettings):
     (CPU only); or `python`, which starts the script once and sets no ranks."""
     grace_period: Duration = 30
     """Time for processes to save and exit after SIGTERM, before SIGKILL."""
-    build_environment: bool = False
-    """Install the job's `environment.requirements` into an environment on top of the interpreter. The environment is
-    built once for all runs with the same requirements."""
+    build_environment: bool | None = None
+    """Whether to install the job's `environment.requirements` into an environment on top of the interpreter. The
+    environment is built once for all runs with the same requirements. Default: where the interpreter lacks some."""
     emulate: str | None = None
     """The target to emulate: run the job on this machine with that target's paths, files, variables and command
     lines."""
@@ -101,7 +98,7 @@ class Local(TargetSettings):
             max_restarts: int = 0,
             launcher: Literal["torchrun", "fork", "python"] = "torchrun",
             grace_period: DurationInput = 30,
-            build_environment: bool = False,
+            build_environment: bool | None = None,
             emulate: str | None = None,
             queue: bool = False,
             priority: int = 0,

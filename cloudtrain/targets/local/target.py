@@ -41,6 +41,7 @@ class LocalTarget(Target):
     parts: ClassVar = {
         "rules": f"{_HERE}.rules",
         "contents": f"{_HERE}.rules:contents_before",
+        "settle": f"{_HERE}.rules:settle",
         "absolute": f"{_HERE}.settings:with_absolute_python",
         "folder": f"{_HERE}.folder:run_folder",
         "files": f"{_HERE}.service:files_of",

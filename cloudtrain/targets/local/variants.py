@@ -11,8 +11,6 @@ folder of an output, just as they write to the same S3 prefix on SageMaker.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +19,7 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
-from cloudtrain.targets.common.compiling import Problems
+from cloudtrain.targets.common.compiling import Problems, environment_key
 from cloudtrain.targets.common.gpus import VISIBLE, visible_ids
 from cloudtrain.targets.common.launch import LocalAccount, local_outputs
 from cloudtrain.targets.common.specification import (
@@ -203,9 +201,6 @@ def _with_share(env: dict[str, str], instance: int) -> dict[str, str]:
 
 # The environment that cloudtrain builds for a job's requirements: its folder and its entry in a plan.
 
-_FORMAT = 1
-"""Version of the layout of environments. A new version gets new folders, so that every environment is built again."""
-
 
 def environment_of(job: AnyJob, settings: Local, context: CompileContext) -> BuiltEnvironment | None:
     """Return the environment to build for the job; None if the job uses the interpreter directly."""
@@ -213,8 +208,7 @@ def environment_of(job: AnyJob, settings: Local, context: CompileContext) -> Bui
     if not settings.build_environment or file is None or context.requirements is None:
         return None
     python, real = context.account.interpreter
-    content = json.dumps([_FORMAT, python, real, context.requirements])
-    key = hashlib.sha256(content.encode()).hexdigest()[:16]
+    key = environment_key(python, real, context.requirements)
     return BuiltEnvironment(f"{context.account.state_dir}/environments/{key}", python, file)
 
 

@@ -76,14 +76,12 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     launched = tuple(
         Process(host.index, each.role, each.argv, each.env) for each in plan.programs if role == "launcher"
     )
-    notes = (f"`{plan.requirements}` is not installed here",) if plan.requirements else ()
     return HostLaunch(
         (Process(host.index, role, argv, variables),),
         (*launched, *_ranks(stage, host, plan)),
         ranks=plan.processes_per_instance if {*_LAUNCHERS} & {each.role for each in plan.programs} else 0,
         endpoints=plan.endpoints,
         unpacks=True,
-        notes=notes,
     )
 
 

@@ -14,7 +14,16 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Processes
 from cloudtrain.targets.common.compiling import Problems, option_problems
-from cloudtrain.targets.slurm.script import NAME, BatchLaunch, ClusterRun, batch_script, is_mpi, is_plug_in, launch
+from cloudtrain.targets.slurm.script import (
+    NAME,
+    BatchLaunch,
+    ClusterRun,
+    batch_script,
+    install_script,
+    is_mpi,
+    is_plug_in,
+    launch,
+)
 from cloudtrain.targets.slurm.settings import Slurm, is_option
 
 if TYPE_CHECKING:
@@ -220,6 +229,8 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
     options     the options in `argv`, by name
     folder      the run's folder
     outputs     the folders that the run writes to, by name
+    environment the folder of the environment of its requirements, their file, and the script that builds it, if
+                cloudtrain installs them
     """
     view = job.view
     problems = Problems(job_problems(view, settings))
@@ -250,6 +261,8 @@ def _plan(run: ClusterRun) -> Plan:
         "outputs": outputs,
         "script": batch_script(run, batch),
     }
+    if run.environment is not None:
+        request["environment"] = run.environment.to_json() | {"script": install_script(run, run.environment)}
     bundle = context.bundle
     first = batch.processes
     return Plan(
@@ -309,6 +322,9 @@ def _summary(run: ClusterRun, batch: BatchLaunch, options: Options) -> list[tupl
     ]
     if run.image is not None:
         pairs.insert(2, ("image", f"{run.image} ({run.settings.container})"))
+    if run.environment is not None:
+        words = f"`{run.environment.requirements}` on top of what `{run.settings.python}` has"
+        pairs.append(("environment", f"{run.environment.folder}\n{words}"))
     if job.spot:
         pairs.append(("spot", "starts again after it loses its nodes"))
     if job.max_runtime:

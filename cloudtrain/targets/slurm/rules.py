@@ -110,16 +110,28 @@ def no_time_to_train(subject: Subject) -> Iterator[Fault]:
 
 @rule("SL205", Level.NOTICE)
 def no_installation(subject: Subject) -> Iterator[Fault]:
-    """cloudtrain does not install the job's requirements on a cluster.
+    """cloudtrain does not install the job's requirements on the cluster.
 
-    The script runs with the cluster's own Python, or in the container. Activate an environment that has the packages
-    with `setup` lines in `[slurm]`, or set `python` to its interpreter.
+    Without `python` and `setup` in `[slurm]`, cloudtrain installs them on the login node, into an environment that jobs
+    with the same requirements share. It does not install them into a container, and not where `python` or `setup` name
+    an environment of your own: the packages must be there. `build_environment = true` installs them on top of your own
+    environment. If you set `python` or `setup`, and `build_environment = false`, cloudtrain does not report this.
     """
-    if subject.job.environment.requirements is not None:
-        name, settings = subject.job.environment.requirements, subject.settings
-        if not settings.setup and settings.python == "python3" and settings.container is None:
-            hint = 'set `setup = ["source /path/to/venv/bin/activate"]` or `python` in `[slurm]`'
-            yield Fault(f"cloudtrain does not install `{name}` on the cluster", hint, ("environment", "requirements"))
+    environment, settings = subject.job.environment, subject.settings
+    file, is_own, path = environment.requirements, settings.has_own_environment, ("environment", "requirements")
+    image = value_for(environment.image, "slurm") if environment.image is not None else None
+    if file is None:
+        return
+    if image is not None:
+        hint = "build an image that has them, or remove `image`"
+        yield Fault(f"cloudtrain does not install `{file}`: the image must have its packages", hint, path)
+    elif settings.build_environment is None and is_own:
+        place = f"`{settings.python}`" if settings.python != "python3" else "the environment of `setup`"
+        message = f"cloudtrain does not install `{file}`: {place} must have its packages"
+        yield Fault(message, "`build_environment = true` in `[slurm]` installs them on top of it", path)
+    elif settings.build_environment is False and not is_own:
+        message = f"cloudtrain does not install `{file}` on the cluster, because `build_environment` is false"
+        yield Fault(message, "remove `build_environment = false` from `[slurm]`", path)
 
 
 @rule("SL206", Level.WARNING)
@@ -157,8 +169,7 @@ def no_image(subject: Subject) -> Iterator[Fault]:
     """
     environment = subject.job.environment
     image = value_for(environment.image, "slurm") if environment.image is not None else None
-    is_default = subject.settings.python == "python3" and not subject.settings.setup
-    if environment.framework is not None and image is None and is_default:
+    if environment.framework is not None and image is None and not subject.settings.has_own_environment:
         what = " ".join(word for word in (environment.framework, environment.version) if word)
         hint = "set `python` or `setup` in `[slurm]` to an environment that has the framework"
         yield Fault(f"no setting selects {what} on the cluster", hint, ("environment", "framework"))

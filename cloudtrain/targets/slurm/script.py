@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from shlex import quote
@@ -15,7 +16,8 @@ from cloudtrain.plans.processes import Alike, Process
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import is_python, misread, words_of_script
 from cloudtrain.targets.common import launchers
-from cloudtrain.targets.common.compiling import arguments_of, resolve_text
+from cloudtrain.targets.common.compiling import arguments_of, environment_key, resolve_text
+from cloudtrain.targets.common.specification import BuiltEnvironment
 from cloudtrain.targets.slurm.settings import ClusterFolder, Slurm, SlurmAccount
 from cloudtrain.targets.slurm.shell import shell_script
 
@@ -38,6 +40,24 @@ class ClusterRun:
     job: TrainingJob
     settings: Slurm
     context: CompileContext
+
+    @cached_property
+    def environment(self) -> BuiltEnvironment | None:
+        """Return the environment to build for the job's requirements; None if cloudtrain does not install them."""
+        settings, digest, file = self.settings, self.context.requirements, self.job.environment.requirements
+        is_wanted = settings.build_environment
+        if is_wanted is None:
+            is_wanted = not settings.has_own_environment
+        if not is_wanted or self.image is not None or file is None or digest is None:
+            return None
+        key = environment_key(settings.python, settings.setup, digest)
+        folder = f"{self.account.shared_dir}/environments/{key}"
+        return BuiltEnvironment(folder, settings.python, os.path.normpath(file))
+
+    @property
+    def python(self) -> str:
+        """Return the interpreter that runs the script."""
+        return self.settings.python if self.environment is None else f"{self.environment.folder}/bin/python"
 
     @property
     def account(self) -> SlurmAccount:
@@ -105,7 +125,7 @@ class ClusterRun:
         script = self.job.entry_point or ""
         words = [*words_of_script(script), *arguments_of(self.job, self.paths)]
         if is_python(script):
-            return [self.settings.python, "-u", *words]
+            return [self.python, "-u", *words]
         return ["bash", *words] if script.endswith(".sh") else words
 
     @cached_property
@@ -198,7 +218,7 @@ def launch(run: ClusterRun) -> BatchLaunch:
 
 
 def _torch(run: ClusterRun) -> BatchLaunch:
-    program, python = run.program, run.settings.python
+    program, python = run.program, run.python
     options = ["--nnodes", str(run.nodes), "--nproc-per-node", str(run.processes), "--rdzv-id", run.context.run_name]
     dashes = ["--"] if misread(program) else []
     meeting = ["--master-addr", "$head", "--master-port", "$port"]
@@ -335,8 +355,8 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     if settings.rendezvous_host is not None:  # a line for each node, all with this name
         hosts += f" | while read -r _; do echo {quote(settings.rendezvous_host)}; done"
     outputs = sorted({path for name, path in run.paths.items() if not name.startswith("inputs.")})
-    setup = "\n".join(settings.setup).replace("\r", "")
-    python = "python3" if run.image else quote(settings.python)
+    python = "python3" if run.image else quote(run.python)
+    own_path = f'export PATH={quote(run.python.removesuffix("/python"))}:"$PATH"\n' if run.environment else ""
     return shell_script(
         "batch",
         name=run.context.run_name,
@@ -347,11 +367,40 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         grace=grace,
         minutes=grace // 60 + 1,
         written=" ".join(map(quote, outputs)),
-        setup=shell_script("setup", lines=setup) if settings.setup else "",
-        exports="\n".join(f"export {name}={quote_word(value)}" for name, value in run.variables.items()),
+        setup=_setup(settings),
+        exports=own_path + _exports(run.variables),
         processes=run.processes,
         secrets=shell_script("secrets", python=python) if run.job.environment.secrets else "",
         before="".join(f"{line}\n" for line in launch.before),
         command=launch.command,
         again=shell_script("again") if settings.requeue or run.job.spot else "",
     )
+
+
+_OF_INSTALLERS = ("PIP_", "UV_")
+"""The beginnings of variables of the job that its installer gets too, such as the address of an index."""
+
+
+def install_script(run: ClusterRun, environment: BuiltEnvironment) -> str:
+    """Return the script that builds the environment on the login node. Its argument is a new folder."""
+    variables = {name: value for name, value in run.variables.items() if name.startswith(_OF_INSTALLERS)}
+    setup, log = _setup(run.settings), quote(f"{environment.folder}.setup")
+    return shell_script(
+        "install",
+        folder=quote(environment.folder),
+        bundle=quote(run.bundle),
+        cache=quote(f"{run.account.shared_dir}/environments/uv-cache"),
+        setup=shell_script("install_setup", setup=setup, log=log) if setup else "",
+        exports=_exports(variables),
+        python=quote(environment.python),
+        file=quote(environment.requirements),
+    )
+
+
+def _setup(settings: Slurm) -> str:
+    lines = "\n".join(settings.setup).replace("\r", "")
+    return shell_script("setup", lines=lines) if settings.setup else ""
+
+
+def _exports(variables: Mapping[str, str]) -> str:
+    return "\n".join(f"export {name}={quote_word(value)}" for name, value in variables.items())

@@ -43,6 +43,12 @@ UPLOAD = shell_script("upload")
 
 EXISTS = shell_script("exists")
 
+USED = shell_script("used")
+"""Prints whether an environment exists, and updates the time of its last use."""
+
+PROVIDE = shell_script("provide")
+"""Runs the script that builds an environment, as a login shell. Prints its output and errors."""
+
 OUTPUTS = shell_script("outputs")
 """Prints the run's outputs: a JSON object of their places, or the folders of a run that somebody gave to sbatch."""
 

@@ -24,7 +24,7 @@ from cloudtrain.targets.slurm.online import check, list_nodes
 from cloudtrain.targets.slurm.runner import CommandFailed, Runner
 from cloudtrain.targets.slurm.scripts import Record, parse_records
 from cloudtrain.targets.slurm.settings import ClusterFolder, SlurmAccount
-from cloudtrain.targets.slurm.transfer import ClusterLog, download, fetch, upload
+from cloudtrain.targets.slurm.transfer import ClusterLog, download, fetch, provide, upload
 
 if TYPE_CHECKING:
     from cloudtrain.job.training import TrainingJob
@@ -270,7 +270,11 @@ class SlurmService(Service):
         return settings.shared_dir is not None
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        return upload(self._runner(SlurmAccount.parse(plan.place)), plan, bundle, on_bytes)
+        runner, environment = self._runner(SlurmAccount.parse(plan.place)), plan.request.get("environment")
+        is_new = upload(runner, plan, bundle, on_bytes)
+        if environment is not None:
+            provide(runner, environment)
+        return is_new
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         send(self._runner(SlurmAccount.parse(plan.place)), plan, again=again)

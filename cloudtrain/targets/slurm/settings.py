@@ -81,6 +81,9 @@ class Slurm(TargetSettings):
     """More folders to mount in the container, each as `/data` or `/data:/mnt`."""
     setup: tuple[str, ...] = ()
     """Lines of bash to run before the ranks start: load modules, activate a virtual environment."""
+    build_environment: bool | None = Field(default=None, strict=True)
+    """Install the job's `environment.requirements` on top of `python`, once for all jobs with the same requirements.
+    Default: unless `python` or `setup` is set. A job with an image installs nothing."""
     exclusive: bool = Field(default=True, strict=True)
     """Give the job whole nodes, with all their CPUs and memory."""
     cpus_per_instance: Count | None = None
@@ -100,6 +103,11 @@ class Slurm(TargetSettings):
 
     _rules = all_at_once(_slurm_rules)
 
+    @property
+    def has_own_environment(self) -> bool:
+        """Whether the settings select an interpreter or an environment."""
+        return bool(self.setup) or self.python != "python3"
+
     if TYPE_CHECKING:
 
         def __init__(
@@ -118,6 +126,7 @@ class Slurm(TargetSettings):
             container: Literal["pyxis", "apptainer"] | None = None,
             mounts: Texts = (),
             setup: Texts = (),
+            build_environment: bool | None = None,
             exclusive: bool = True,
             cpus_per_instance: int | None = None,
             gpu_type: str | None = None,
@@ -177,6 +186,11 @@ def examine(settings: Slurm, account: SlurmAccount) -> str | None:  # noqa: ARG0
 # The layout of the shared file system.
 #
 # SHARED_DIR/bundles/SHA256/sourcedir.tar.gz      the user's code
+# SHARED_DIR/environments/
+#     KEY             a link to the environment of a job's requirements, created once the environment is complete
+#     KEY-RANDOM/     the environment itself; its time is that of the last submit that used it
+#     KEY.sh          the script that builds it on the login node; KEY.lock and KEY.log are its lock and its output
+#     uv-cache/       uv's cache, on the same file system, so that uv can link files
 # SHARED_DIR/runs/NAME/
 #     job.sh          the submitted batch script
 #     job             a link whose target is the number of the run's job, or `withdrawn` for a withdrawn run

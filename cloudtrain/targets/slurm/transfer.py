@@ -15,8 +15,10 @@ from typing import IO
 from cloudtrain.errors import NothingWritten, TargetError, TargetUnreachable, UsageError, did_you_mean
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import LogLine
+from cloudtrain.system.processes import tell
 from cloudtrain.system.staging import Staging
 from cloudtrain.targets.common.archives import landing
+from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.slurm import scripts
 from cloudtrain.targets.slurm.runner import CommandFailed, Runner
@@ -122,6 +124,42 @@ def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgr
             chunks = iter(lambda: file.read(_CHUNK), b"")
             runner.send(scripts.UPLOAD, place, str(size), chunks=chunks, on_sent=count)
     return True
+
+
+# Build the environment of a job's requirements, once for all jobs with the same requirements.
+
+_TOLD, _ERROR, _HINT = "cloudtrain: ", "error: ", "hint: "
+"""The beginnings of the lines by which the script tells of progress, and of its failure."""
+
+
+def provide(runner: Runner, environment: Mapping[str, str]) -> None:
+    """Build an environment of a plan's request on the cluster, unless it exists. Waits while another command builds it.
+    Raises `TargetError` with the reason if it cannot be built."""
+    folder, script, lines = environment["folder"], environment["script"].encode(), list[str]()
+    if runner.run(scripts.USED, folder).strip():
+        return
+
+    def take(stream: IO[bytes]) -> None:
+        for line in stream:
+            text = line.decode("utf-8", "replace").strip()
+            if text.startswith(_TOLD):
+                tell(text.removeprefix(_TOLD))
+            elif text:
+                lines.append(text)
+
+    runner.send(scripts.UPLOAD, f"{folder}.sh", str(len(script)), chunks=[script], on_sent=lambda _: None)
+    try:
+        runner.read(scripts.PROVIDE, f"{folder}.sh", take=take)
+    except CommandFailed as error:
+        told = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+        hints = [line.removeprefix(_HINT) for line in lines if line.startswith(_HINT)]
+        cause = (told or lines or [error.message])[-1]
+        where = f" on `{runner.host}`" if runner.host else ""
+        raise TargetError(
+            f"the job's environment cannot be built: {shorten_line(cause)}",
+            hint="; ".join([*hints[-1:], f"the installer's output is in `{folder}.log`{where}"]),
+            code="CT953",
+        ) from None
 
 
 # The output of a run's processes over all restarts. Each call of `ClusterLog.new_lines` yields only new lines.

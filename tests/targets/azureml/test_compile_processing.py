@@ -92,8 +92,7 @@ def test_a_shell_line_is_one_word() -> None:
 def test_requirements_are_installed_first() -> None:
     """As for training jobs."""
     command = body_of(environment={**JOB["environment"], "requirements": "requirements.txt"})["command"]
-    assert command.startswith("flock ")
-    assert f"-r requirements.txt || exit; {START} --shard" in command
+    assert command.startswith(f"python -m cloudtrain.runtime.install requirements.txt || exit; {START} --shard")
 
 
 def test_a_plain_value_arrives_exactly() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -238,7 +237,6 @@ def test_scripts_in_a_folder_find_what_lies_above(code: Path) -> None:
     assert arrived(code, command) == ["found", "-x", "a b"]
 
 
-@pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock, which every image of Linux has")
 @pytest.mark.slow
 def test_requirements_are_installed_first(code: Path) -> None:
     """pip finds the file, whatever its name, and the script gets its arguments all the same."""
@@ -246,7 +244,6 @@ def test_requirements_are_installed_first(code: Path) -> None:
     assert arrived(code, command) == ["--text", "it's"]
 
 
-@pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock, which every image of Linux has")
 @pytest.mark.slow
 def test_no_script_without_its_requirements(code: Path) -> None:
     """When pip fails the script does not start."""
@@ -259,7 +256,6 @@ LINES = ["cd .; echo trains", "echo board & echo trains", "false || echo trains"
 """Shell lines of several parts, each of which prints `trains` if it is run."""
 
 
-@pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock, which every image of Linux has")
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.slow
 def test_no_part_of_a_command_without_the_requirements(code: Path, line: str) -> None:

@@ -137,7 +137,6 @@ def test_requirements_are_left_alone(place: Place) -> None:
     files = {"train.py": "print('trained')", "needs.txt": "./no-such-folder"}
     run = emulate(place, files, image=True, environment=OWN_IMAGE | {"requirements": "needs.txt"})
     assert run.wait().state is RunState.SUCCEEDED, (run.status, run.texts())
-    assert "`needs.txt` is not installed here" in run.plan.notes
 
 
 def test_our_launcher_says_why(place: Place) -> None:

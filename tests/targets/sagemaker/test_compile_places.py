@@ -200,7 +200,8 @@ def test_all_channels_are_assigned_to_groups_or_none() -> None:
         ({"inputs": {"train": {"sagemaker": "/data"}}}, "fsx://"),
         ({"inputs": {"train": {"sagemaker": "s3://d/x", "mode": "direct"}}}, "`mount`"),
         ({"outputs": {"report": {"sagemaker": "s3://d/report"}}}, "cloudtrain download"),
-        ({"resources": {}}, "ml.g5.12xlarge"),
+        ({"resources": {}}, "ml.g5.xlarge"),  # one GPU for one process
+        ({"resources": {}, "distribution": {"type": "torch"}}, "ml.g5.12xlarge"),
         ({"distribution": {"type": "deepspeed", "launch": "launcher"}}, "`launch: torch`"),
     ],
 )

@@ -43,7 +43,8 @@ CASES = {
     "SL204": Case(job={"max_runtime": "1m"}, good_job={"max_runtime": "61s"}),
     "SL205": Case(
         job={"environment": {"requirements": "requirements.txt"}},
-        good_cluster={"python": "/home/you/venv/bin/python"},
+        cluster={"python": "/home/you/venv/bin/python"},
+        good_cluster={"build_environment": True},
     ),
     "SL206": Case(
         job={"environment": {"variables": {"SLURM_CPU_BIND": "cores"}}},
@@ -114,3 +115,27 @@ def test_processes_against_gpus_are_told_once(find: Callable[..., Plan], process
 def test_options_that_collide(find: Callable[..., Plan], option: str, is_refused: bool) -> None:
     """Options that change what cloudtrain relies on are refused by whatever name sbatch takes them, and no others."""
     assert ("SL104" in codes(find({}, {"extra_sbatch": (option,)}))) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("cluster", "image", "words"),
+    [
+        ({}, None, None),
+        ({"build_environment": False}, None, "because `build_environment` is false"),
+        ({"setup": ("module load cuda",)}, None, "the environment of `setup` must have its packages"),
+        ({"setup": ("module load cuda",), "build_environment": False}, None, None),
+        ({"container": "pyxis"}, None, None),
+        ({"container": "pyxis"}, "pytorch.sif", "the image must have its packages"),
+        ({"container": "pyxis", "build_environment": True}, "pytorch.sif", "the image must have its packages"),
+    ],
+)
+def test_packages_that_are_not_installed(
+    find: Callable[..., Plan], cluster: dict[str, Any], image: str | None, words: str | None
+) -> None:
+    """A notice says so where the packages must be there already, unless the user has said that they are."""
+    environment = {"requirements": "requirements.txt"} | ({"image": {"slurm": image}} if image else {})
+    plan = find({"environment": environment}, cluster)
+    found = [finding.message for finding in plan.findings if finding.code == "SL205"]
+    assert [words in message for message in found if words] == ([True] if words else [])
+    assert len(found) == (1 if words else 0)
+    assert ("environment" in plan.request) is (words is None and cluster.get("build_environment") is not False)

@@ -300,9 +300,8 @@ _REFERENCE = re.compile(r"\$\{\{(?:inputs|outputs)\.\w+\}\}")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
 """Text that every shell leaves unchanged."""
 
-_INSTALL = "flock /tmp/cloudtrain-requirements.lock python -m pip install -q --disable-pip-version-check -r"
-"""Installs the requirements. Every process of an instance runs the command, so they take turns; only the first installs
-anything."""
+_INSTALL = "python -m cloudtrain.runtime.install"
+"""Installs the requirements. Every process of an instance runs the command; only the first installs anything."""
 
 _SECRETS = (
     'secrets="$(PYTHONPATH="$PWD" python -m cloudtrain.runtime.secret_values)" || exit; eval "$secrets"; unset secrets'

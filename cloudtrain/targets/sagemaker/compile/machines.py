@@ -72,14 +72,11 @@ def _instance_type(job: TrainingJob, account: SageMakerAccount) -> str:
     if name is not None:
         return name
     if resources.gpu is None:
-        problem = Problem(
-            ("resources", "instance_type"),
-            "the job does not say on which instance type it runs on SageMaker",
-            "add `instance_type: {sagemaker: ml.g5.12xlarge}`, or describe it: `gpu: A100-40GB`, "
-            "`gpus_per_instance: 8`, `interconnect: rdma`; `cloudtrain instances` lists the types",
-            code="CT033",
-        )
-        raise JobError([problem])
+        size = "xlarge" if job.distribution.type == "none" else "12xlarge"  # one GPU for one process
+        message = "the job does not say on which instance type it runs on SageMaker"
+        hint = f"add `instance_type: {{sagemaker: ml.g5.{size}}}`, or describe it: `gpu: A100-40GB`, "
+        hint += "`gpus_per_instance: 8`, `interconnect: rdma`; `cloudtrain instances` lists the types"
+        raise JobError([Problem(("resources", "instance_type"), message, hint, code="CT033")])
     return instance_types.type_by_gpu("sagemaker", resources, account.overlay)
 
 

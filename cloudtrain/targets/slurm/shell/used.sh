@@ -1,0 +1,1 @@
+if [ -x "$1/bin/python" ]; then touch "$1/.."; echo yes; fi
