@@ -188,7 +188,7 @@ class Tree:
         entry, own = next((entry for entry in self.entries if entry.path == path), None), self.own_files.get(path)
         try:
             if isinstance(own, bytes):
-                return own.decode()
+                return own.decode("utf-8", "replace")
             return None if entry is None else Path(self.location(entry)).read_text("utf-8", "replace")
         except OSError:
             return None

@@ -143,7 +143,7 @@ class _Reader(NamedTuple):
             elif self.prune and _OF_TORCH.fullmatch(name):
                 brought |= {name: item.get("version", "")} if name == "torch" else {}
             else:
-                packages.append(_pylock_package(name, item))
+                packages.append(_pylock_package(name, item, posixpath.dirname(file)))
         return Requirements(file, "pylock", tuple(packages), folders, brought)
 
     def _of_lock(self, lock: str, text: str, folder: str) -> Requirements:
@@ -281,7 +281,7 @@ def _group(groups: Table, name: str, depth: int = DEEPEST) -> Iterator[str]:
 def _folder_of(item: Table) -> list[str]:
     """Return the folder of a local package, relative to the lock."""
     source = item.get("source", {})
-    return [posixpath.normpath(source[kind]) for kind in ("editable", "virtual", "directory", "path") if kind in source]
+    return [posixpath.normpath(source[kind]) for kind in ("editable", "virtual", "directory") if kind in source]
 
 
 class _Graph:
@@ -326,9 +326,11 @@ class _Graph:
                 continue
             places = _folder_of(item)
             if not places:
-                packages[name] = _uv_package(item, self._hashes_of(item))
-            elif not is_root:  # the root is the code itself
+                packages[name] = _uv_package(item, self._hashes_of(item), folder)
+            elif "virtual" not in item["source"]:
                 folders[name] = posixpath.normpath(posixpath.join(folder, places[0]))
+            elif not is_root:
+                folders[name] = ""
             further = [*item.get("dependencies", ())]
             further += [each for extra in extras for each in item.get("optional-dependencies", {}).get(extra, ())]
             if is_root:
@@ -372,9 +374,10 @@ def _as_list(files: object) -> list[Table]:
     return files if isinstance(files, list) else [files] if isinstance(files, dict) else []
 
 
-def _uv_package(item: Table, hashes: tuple[str, ...]) -> Package:
+def _uv_package(item: Table, hashes: tuple[str, ...], folder: str) -> Package:
     source = item.get("source", {})
-    url = source.get("url", "")
+    path = posixpath.normpath(posixpath.join(folder, source.get("path", "")))
+    url = f"./{path}" if "path" in source else source.get("url", "")
     if "git" in source:
         address, _, commit = source["git"].partition("#")
         url, hashes = f"git+{address.partition('?')[0]}@{commit}", ()
@@ -382,11 +385,12 @@ def _uv_package(item: Table, hashes: tuple[str, ...]) -> Package:
     return Package(item["name"], item.get("version", ""), hashes, "" if index == PYPI else index, url)
 
 
-def _pylock_package(name: str, item: Table) -> Package:
-    archive, vcs = item.get("archive"), item.get("vcs")
+def _pylock_package(name: str, item: Table, folder: str) -> Package:
+    archive, vcs = item.get("archive", {}), item.get("vcs")
     files = [*item.get("wheels", ()), *(item[key] for key in ("sdist", "archive") if key in item)]
     hashes = {f"sha256:{file['hashes']['sha256']}" for file in files if "sha256" in file.get("hashes", {})}
-    url = archive.get("url", "") if archive else ""
+    path = posixpath.normpath(posixpath.join(folder, archive.get("path", "")))
+    url = f"./{path}" if "path" in archive else archive.get("url", "")
     if vcs:
         url = f"{vcs['type']}+{vcs['url']}@{vcs['commit-id']}"
     index = item.get("index", "").rstrip("/")

@@ -47,7 +47,7 @@ class Package(NamedTuple):
     registry: str = ""
     """The address of the index; empty for PyPI, or if the file names none for this package."""
     url: str = ""
-    """Where the package comes from instead of an index: `git+https://HOST/REPOSITORY@COMMIT`, or an archive."""
+    """Where the package comes from instead of an index: `git+https://HOST/NAME@COMMIT`, an archive, or `./FILE`."""
     line: str = ""
     """The line of a pip file."""
 
@@ -57,8 +57,9 @@ class Requirements(NamedTuple):
 
     Attributes:
         file: the file that decides the versions, such as `uv.lock`.
-        folders: the packages that are folders, by name, relative to `source_dir`. They are not in `packages`.
+        folders: the packages that are folders, by name, relative to `source_dir`; empty if the lock installs none.
         brought: the packages that the image brings and the lock decides too, such as torch. They are not in `packages`.
+        wheels: the wheels of `folders`, by path in the bundle. With them, the folders are in `packages` too.
     """
 
     file: str
@@ -66,6 +67,7 @@ class Requirements(NamedTuple):
     packages: tuple[Package, ...]
     folders: Mapping[str, str] = {}
     brought: Mapping[str, str] = {}
+    wheels: Mapping[str, bytes] = {}
 
     @property
     def undecided(self) -> int:
@@ -98,6 +100,8 @@ class Requirements(NamedTuple):
         def line(package: Package) -> str:
             if package.line:
                 return package.line
+            if package.url.startswith("./"):  # a hash in a comment is not checked, and changes the digest
+                return f"{package.url} {'--hash=' if is_hashed else ' # '}{' --hash='.join(package.hashes)}"
             head = f"{package.name} @ {package.url}" if package.url else f"{package.name}=={package.version}"
             return " ".join((head, *(f"--hash={each}" for each in package.hashes if is_hashed)))
 
@@ -219,15 +223,16 @@ _COMPARISON = re.compile(r"([a-z_]+)\s*(==|!=|>=|<=|>|<)\s*['\"]([^'\"]*)['\"]")
 
 
 class PipLine(NamedTuple):
-    """A line of a requirements file, such as `numpy >=1.26,<3 ; python_version < '3.13'`."""
+    """A line of a requirements file, such as `numpy >=1.26,<3 ; python_version < '3.13'`. `wheel` is a path."""
 
     name: str
     versions: str
     marker: str
     hashes: tuple[str, ...] = ()
+    wheel: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}{self.versions}"
+        return self.wheel or f"{self.name}{self.versions}"
 
     def is_met_by(self, version: str | None) -> bool:
         """Return whether a package of this version is enough; None if it is not installed."""
@@ -303,14 +308,23 @@ def _lines_of(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[tuple[s
             yield file, number, line
 
 
+def needs_index(file: str, read: Read) -> bool:
+    """Return whether a requirements file has more than options and wheels in the bundle, and no `--no-index`."""
+    lines = [line for _, _, line in _lines_of(file, read)]
+    is_offline = re.compile(r"-(?!e\b|-editable)|(?!\w+:)\S+\.whl(?:[\s;]|$)").match
+    return not any("--no-index" in line for line in lines) and not all(map(is_offline, lines))
+
+
 def package_in(line: str) -> PipLine | None:
-    """Return the requirement in a line; None if it is an option, an address or a path."""
+    """Return the requirement in a line; None if it is an option, an address or a path that is not a wheel's."""
     text, _, marker = re.sub(r"\s--?\w.*", "", line).partition(";")
+    hashes = tuple(re.findall(r"--hash[=\s]+(\S+)", line))
+    if wheel := re.fullmatch(r"(?!\w+:)(?:.*/)?([^/-]+)-([^/-]+)-[^/]+\.whl", text.strip()):
+        return PipLine(wheel[1], f"=={wheel[2]}", marker.strip(), hashes, text.strip())
     match = _NAME.fullmatch(text.strip())
     versions = match[2].strip().removeprefix("(").removesuffix(")") if match else ""
     if match is None or versions[:1] not in ("", "@", *"=<>!~") or re.match(r"=[^=]", versions):
         return None
-    hashes = tuple(re.findall(r"--hash[=\s]+(\S+)", line))
     return PipLine(match[1], "" if versions.startswith("@") else versions.replace(" ", ""), marker.strip(), hashes)
 
 

@@ -242,9 +242,9 @@ class Environment(Model):
     requirements: PathText | None = None
     """The packages that the script needs: a requirements file of pip, a `uv.lock`, a `pyproject.toml` with its lock, a
     script with a PEP 723 block, or a `pylock.toml`. The path is relative to `source_dir`. Default: the script's block,
-    `uv.lock` or `requirements.txt` in `source_dir`, if the job names no image or environment of its own; `none`
-    installs nothing. The clouds install them before the script starts. On this machine they are installed into an
-    environment of their own if the interpreter lacks some."""
+    `uv.lock` or `requirements.txt` in `source_dir` or beside the script, if the job names no image or environment of
+    its own; `none` installs nothing. The clouds install them before the script starts. On this machine they are
+    installed into an environment of their own if the interpreter lacks some."""
     groups: tuple[str, ...] = ()
     """The dependency groups of `pyproject.toml` to install as well. Without them, no group is installed."""
     extras: tuple[str, ...] = ()

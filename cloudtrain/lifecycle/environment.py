@@ -75,10 +75,7 @@ class Installation(NamedTuple):
         """Return the plan with a line of its summary, notes, and the packages for `--json`."""
         wanted = self.requirements
         summary = (*plan.summary, ("requirements", self._line()))
-        notes = [
-            f"`{name}` is the folder `{folder}`, which is not installed: add it to `sys.path` in the script"
-            for name, folder in wanted.folders.items()
-        ]
+        notes = list[str]()
         if wanted.undecided and self.contents.is_image:
             number = len(wanted.packages)
             which = "the package" if number == 1 else f"{wanted.undecided} of {number} packages"
@@ -88,19 +85,23 @@ class Installation(NamedTuple):
 
     def _line(self) -> str:
         wanted, replaced = self.requirements, self.replaced
-        count = len(wanted.packages)
+        own = [f"{item.name} {item.version}" for item in wanted.packages if item.name in wanted.folders]
+        count = len(wanted.packages) - len(own)
         line = f"{count} package{'' if count == 1 else 's'} from `{wanted.file}`"
         lines = [line if self.is_named else f"{line}, found in the code"]
         if wanted.form != "pip":
             lines[0] += f" ({wanted.digest[:12]}, Python {self.contents.python})"
+        kind = "package of your own as a wheel" if len(own) == 1 else "packages of your own as wheels"
+        lines += [f"{len(own)} {kind}: {', '.join(own)}"] if own else []
         owner = "the image" if self.contents.is_image else "this Python"
         lines += [f"torch {self.contents.torch} of {owner} stays"] if wanted.brought or self.keeps_torch else []
         if wanted.form != "pip":
             is_unknown = self.contents.is_image and self.contents.packages is None
             lines += ["what the image has is not known offline"] if is_unknown else []
-        if replaced:
+        if replaced:  # those whose first number changes break most
+            replaced.sort(key=lambda item: (item[1].partition(".")[0] == item[2].partition(".")[0], item[0]))
             more = f", and {len(replaced) - _NAMED} more" if len(replaced) > _NAMED else ""
-            names = ", ".join(f"{name} {before} -> {after}" for name, before, after in _notable(replaced)[:_NAMED])
+            names = ", ".join(f"{name} {before} -> {after}" for name, before, after in replaced[:_NAMED])
             verb = "replaces" if len(replaced) == 1 else "replace"
             lines.append(f"{len(replaced)} {verb} the image's: {names}{more}")
         return "\n".join(lines)
@@ -140,15 +141,6 @@ class Unusable(NamedTuple):
         return replace(plan, notes=(*plan.notes, f"{note}; `requirements: none` says that it need not be"))
 
 
-def unusable(file: str, error: JobError) -> Unusable:
-    return Unusable(file, error.problems[0])
-
-
-def _notable(replaced: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Return the packages whose first number changes before the others, because these break most."""
-    return sorted(replaced, key=lambda item: (item[1].partition(".")[0] == item[2].partition(".")[0], item[0]))
-
-
 def with_requirements(
     job: AnyJob, tree: Tree, where: Where, *, is_named: bool = True, is_new: bool = True
 ) -> tuple[AnyJob, Tree, Installation | None]:
@@ -171,35 +163,34 @@ def with_requirements(
     view, settings = job.view, where.settings
     describe = part_of(where.target, "contents")
     contents = describe(view, settings, where.account) if describe else Contents(job.environment.python)
-    wanted = _read(job, file, read, contents, prune=contents.torch is not None)
+    wanted = _read(job, tree, file, read, contents, prune=contents.torch is not None)
     locked = wanted.brought.get("torch") or _wanted_torch(wanted, contents)
     if contents.torch is not None and locked is not None and not _agree(locked, contents.torch):
         if contents.is_image:
             line, other = (".".join(re.findall(r"\d+", text)[:2]) for text in (contents.torch, locked))
             hint = f'ask for `torch=={line}.*`, or take the image with `version: "{other}"`'
             raise unfit(f"torch {locked} is in `{wanted.file}`, and the image has {contents.torch}", hint)
-        wanted = _read(job, file, read, contents, prune=False)
-    for name, folder in wanted.folders.items():
-        if folder.startswith(".."):
-            hint = "set `source_dir` to a folder that holds it"
-            raise unfit(f"`{name}` comes from a folder outside the source folder: `{folder}`", hint)
+        wanted = _read(job, tree, file, read, contents, prune=False)
     installation = Installation(wanted, contents, is_named)
-    if wanted.form == "pip" and not (installation.keeps_torch and is_new):
+    name, text = file, tree.read_text(file) or ""
+    if wanted.form != "pip" or ("/" in file and is_new and not is_named):
+        name = _LIST if written == _LIST or tree.read_text(_LIST) is None else _OTHER_LIST
+        text = wanted.text if wanted.form != "pip" else f"{WRITTEN}-r {file}\n"  # every launch mode installs `_LIST`
+    elif not (installation.keeps_torch and is_new):
         return job, tree, installation
-    if wanted.form == "pip":
-        return job, _with_list(tree, file, tree.read_text(file) or "", installation), installation
-    name = _LIST if written == _LIST or tree.read_text(_LIST) is None else _OTHER_LIST
-    return _renamed(job, name), _with_list(tree, name, wanted.text, installation), installation
+    for path, content in wanted.wheels.items():
+        tree = _with_file(tree, path, content)
+    return _renamed(job, name), _with_list(tree, name, text, installation), installation
 
 
-def _read(job: AnyJob, file: str, read: Read, contents: Contents, *, prune: bool) -> Requirements:
+def _read(job: AnyJob, tree: Tree, file: str, read: Read, contents: Contents, *, prune: bool) -> Requirements:
     extras, groups = job.environment.extras, job.environment.groups
     if form_of(file, read(file) or "") == "pip":
         return read_pip(file, read, extras, groups)
-    from cloudtrain.job.locks import read_lock
+    from cloudtrain.code.wheels import read_own_lock
 
     platform = Platform(contents.python, contents.markers) if contents.python else None
-    return read_lock(file, read, platform, extras=extras, groups=groups, prune=prune)
+    return read_own_lock(tree, file, read, platform, extras=extras, groups=groups, prune=prune)
 
 
 def _renamed(job: AnyJob, name: str) -> AnyJob:

@@ -133,12 +133,14 @@ def _with_requirements(
     file = _requirements_beside(job, tree, where) if named is None else named
     if file is None:
         return job, tree, None, None
-    from cloudtrain.lifecycle.environment import unusable, with_requirements
+    from cloudtrain.lifecycle import environment
 
     try:
-        return (*with_requirements(_requiring(job, file), tree, where, is_named=named is not None, is_new=is_new), None)
+        naming = _requiring(job, file)
+        return (*environment.with_requirements(naming, tree, where, is_named=file == named, is_new=is_new), None)
     except JobError as error:
-        return (job, tree, None, error) if named is not None else (job, tree, unusable(file, error), None)
+        refusal = environment.Unusable(file, error.problems[0])
+        return (job, tree, None, error) if file == named else (job, tree, refusal, None)
 
 
 def _requiring(job: AnyJob, file: str | None) -> AnyJob:
@@ -147,17 +149,20 @@ def _requiring(job: AnyJob, file: str | None) -> AnyJob:
 
 def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
     """Return the file of the code that says what a job installs which names none: the script itself, if it has a block
-    of dependencies (PEP 723), or else `uv.lock` with its project, or else `requirements.txt`, in the top folder. A job
-    with an environment of its own has its packages there."""
+    of dependencies (PEP 723), or else `uv.lock` with its project, or else `requirements.txt`, in the top folder or else
+    beside the script. A job with an environment of its own has its packages there."""
     own = job.environment
     if own.image or own.conda_file or own.build or own.of(_sent_target(where).name) or job.entry_point is None:
         return None
-    if "\n# /// script" in f"\n{tree.read_text(os.path.normpath(job.entry_point)) or ''}":
-        return os.path.normpath(job.entry_point)
-    names = {entry.path for entry in tree.entries if "/" not in entry.path}
-    if {"pyproject.toml", "uv.lock"} <= names:
-        return "uv.lock"
-    return "requirements.txt" if "requirements.txt" in names else None
+    script, names = os.path.normpath(job.entry_point), {entry.path for entry in tree.entries}
+    if "\n# /// script" in f"\n{tree.read_text(script) or ''}":
+        return script
+    for folder in ("", script[: script.rfind("/") + 1]):
+        if {f"{folder}pyproject.toml", f"{folder}uv.lock"} <= names:
+            return f"{folder}uv.lock"
+        if f"{folder}requirements.txt" in names and " " not in folder:  # it could not be named in a list
+            return f"{folder}requirements.txt"
+    return None
 
 
 def _sent_target(where: Where) -> Target:

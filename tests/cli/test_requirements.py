@@ -368,7 +368,7 @@ def test_other_forms(cli: Cli, folder: Path) -> None:
 
 
 def test_groups_extras_and_members(cli: Cli, folder: Path) -> None:
-    """They are read only on request; a member of the workspace is no package, and the plan says so."""
+    """They are read only on request; a member of the workspace is always installed, as a wheel."""
     own = (
         PROJECT.format(dependencies='"mylib"')
         + '[project.optional-dependencies]\nplot = ["numpy"]\n[dependency-groups]\neval = ["tqdm"]\n'
@@ -382,14 +382,13 @@ def test_groups_extras_and_members(cli: Cli, folder: Path) -> None:
         .replace("requires-dist = [\n", f"requires-dist = [\n    {{ {direct[1]} }},\n")
         .replace("]\n\n[[package]]", ']\n[package.metadata.requires-dev]\neval = [{ name = "tqdm" }]\n\n[[package]]', 1)
     )
+    member = '[project]\nname = "mylib"\nversion = "1"\n[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+    write(folder, {"libs/mylib/pyproject.toml": member, "libs/mylib/mylib/__init__.py": ""})
     for words, names in (("", []), (", extras: [plot]", ["numpy"]), (", groups: [eval]", ["tqdm"])):
         project(folder, f"{IMAGE}, requirements: uv.lock{words}", uv__lock=text, pyproject__toml=own)
         found = plan(cli)
-        assert [item["name"] for item in found["environment"]["requirements"]["packages"]] == names  # type: ignore[index]
-        assert (
-            "`mylib` is the folder `libs/mylib`, which is not installed: add it to `sys.path` in the script"
-            in found["notes"]
-        )  # type: ignore[operator]
+        assert [item["name"] for item in found["environment"]["requirements"]["packages"]] == [*names, "mylib"]  # type: ignore[index]
+        assert "\n1 package of your own as a wheel: mylib 1" in found["summary"]["requirements"]  # type: ignore[index]
 
 
 TQDM, NUMPY = package("tqdm", "4.67.1"), package("numpy", "2.5.5")

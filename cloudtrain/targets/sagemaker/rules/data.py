@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from cloudtrain.job.requirements import needs_index
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, mapping_at, rows_at, rule, text_at, value_at
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
@@ -280,15 +281,14 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
     """The job would install packages in a container without network.
 
     With network isolation the container has no network access, so `pip install -r` and the job fail. Put the packages
-    into the image. Or put them into the bundle as wheels, with `--no-index` in the requirements file.
+    into the image. Or put them into the bundle as wheels, and name only these, or write `--no-index` into the file.
     """
     if not subject.plan.request.get("EnableNetworkIsolation") or read(subject).start.by == "image":
         return
     file = subject.job.environment.requirements
     if file is None and read(subject).start.by == "toolkit":
         file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
-    text = subject.tree.read_text(file) if file is not None else None
-    if text and "--no-index" not in text:
+    if file is not None and needs_index(file, subject.tree.read_text):
         yield Fault(
             f"the container has no network, so `{file}` cannot be installed",
             "put the packages into the image; or wheels into the bundle, with `--no-index --find-links .` in the file",
