@@ -54,4 +54,4 @@ def write_uv(folder: Path) -> dict[str, str]:
     program = folder / "uv"
     program.write_text(_UV.format(python=sys.executable, log=str(folder / "log"), hold=str(folder / "hold")))
     program.chmod(0o755)
-    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "UV_NO_INDEX": "1"}
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "UV_OFFLINE": "1"}

@@ -77,7 +77,7 @@ _NOT_PASSED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYV
 _IN_CONTAINER = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "UV_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
 """The container is deleted after the job, so the installer may overwrite packages of the operating system."""
 
-_INDEX_OF_UV = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX", "UV_CONFIG_FILE")
+_INDEX_OF_UV = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_OFFLINE", "UV_CONFIG_FILE")
 _INDEX_OF_PIP = re.compile(r"(?m)(?:index-url|find-links|no-index|proxy|cert|trusted-host)=")
 """Settings without which a package does not come from where it should. uv does not read those of pip."""
 

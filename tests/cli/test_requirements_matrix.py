@@ -86,18 +86,6 @@ build_environment = true
 rendezvous_host = "127.0.0.1"
 """
 
-PLACES = {
-    "local": (),
-    "sagemaker, toolkit": ("--emulate", "sagemaker"),
-    "sagemaker, own launcher": ("--emulate", "sagemaker", "--profile", "own"),
-    "azureml": ("--emulate", "azureml"),
-    "slurm": ("--target", "slurm"),
-}
-
-
-IMAGES = {"azureml": {"version": "2.8"}, "slurm": {"python": ".".join(map(str, sys.version_info[:2]))}}
-"""What a place has other images of, and what nobody knows of a cluster."""
-
 
 @pytest.fixture
 def folder(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -108,9 +96,10 @@ def folder(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     if answer.returncode:
         pytest.skip(f"no package registry here: {answer.stderr.strip().splitlines()[-1:]}")
     assert hashlib.sha256((wheels / WHEEL).read_bytes()).hexdigest() == SHA256
-    for tool in ("PIP", "UV"):
-        monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
-        monkeypatch.setenv(f"{tool}_FIND_LINKS", str(wheels))
+    for name, value in {"PIP_NO_INDEX": "1", "UV_OFFLINE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        monkeypatch.setenv(name, str(wheels))
     (clean_environment / "cloudtrain.toml").write_text(SETTINGS)
     return clean_environment
 
@@ -133,23 +122,40 @@ def job(folder: Path, form: str, *, version: str = "2.13", python: str | None = 
     return str(place / "job.yaml")
 
 
-@pytest.mark.parametrize(
-    "place", [pytest.param(each, marks=pytest.mark.slurm) if each == "slurm" else each for each in PLACES]
-)
-def test_the_script_imports_what_it_requires(
-    cli: Cli, folder: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From each form; forms with the same content share one environment."""
-    if place == "slurm":
-        (folder / "cloudtrain.toml").write_text(SLURM.format(shared=folder / "shared", python=sys.executable))
-        for name, value in environ_of(find_cluster(), folder).items():
-            monkeypatch.setenv(name, value)
+def submit_all(cli: Cli, folder: Path, *place: str, version: str = "2.13", python: str | None = None) -> None:
+    """Submit a job of each form. Its script imports the package, and forms with the same content share an environment."""
     folders = {}
     for form in FORMS:
-        file = job(folder, form, **IMAGES.get(place, {}))
-        plan = json.loads(cli("plan", file, *PLACES[place], "--json").out)
+        file = job(folder, form, version=version, python=python)
+        plan = json.loads(cli("plan", file, *place, "--json").out)
         folders[form] = plan["request"]["environment"]["folder"]
-        result = cli("submit", file, *PLACES[place])
+        result = cli("submit", file, *place)
         assert result.code == 0, (form, result.out, result.err)
         assert "imported peppercorn" in result.out, (form, result.out)
     assert len({folders[form] for form in LOCKS}) == 1, folders
+
+
+def test_on_this_machine(cli: Cli, folder: Path) -> None:
+    submit_all(cli, folder)
+
+
+def test_in_the_emulated_toolkit(cli: Cli, folder: Path) -> None:
+    submit_all(cli, folder, "--emulate", "sagemaker")
+
+
+def test_under_the_launcher(cli: Cli, folder: Path) -> None:
+    submit_all(cli, folder, "--emulate", "sagemaker", "--profile", "own")
+
+
+def test_in_the_emulated_command(cli: Cli, folder: Path) -> None:
+    submit_all(cli, folder, "--emulate", "azureml", version="2.8")
+
+
+@pytest.mark.slurm
+def test_on_a_cluster(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows the Python of a cluster, so the job says it."""
+    for name, value in environ_of(find_cluster(), folder).items():
+        monkeypatch.setenv(name, value)
+    settings = SLURM.format(shared=folder / "shared", python=sys.executable)
+    (folder / "cloudtrain.toml").write_text(settings)
+    submit_all(cli, folder, "--target", "slurm", python=".".join(map(str, sys.version_info[:2])))

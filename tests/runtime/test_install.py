@@ -134,7 +134,7 @@ def test_uv_does_not_read_the_settings_of_pip(machine: Machine, tmp_path: Path) 
     """Where only pip knows a private index, pip installs: uv would take a public package of that name."""
     write_wheel(machine.wheels, "ct-greeting", "1.0")
     variables = write_uv(tmp_path / "uv")
-    del variables["UV_NO_INDEX"]
+    del variables["UV_OFFLINE"]
     code, said = machine.install("ct-greeting\n", **variables)
     assert (code, "with pip" in said) == (0, True), said
     beside = Path(machine.python).with_name("uv")
