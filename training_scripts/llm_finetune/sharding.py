@@ -1,4 +1,4 @@
-"""FSDP2 through accelerate, on CPUs too, and the certainty that it is there."""
+"""FSDP2 through accelerate on CPUs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from typing import Any
 
 from accelerate import state
 from accelerate.utils import DistributedType
-from torch.distributed.fsdp import FSDPModule
-from transformers import TrainerCallback
-
-from cloudtrain import runtime
 
 
 def shard_on_cpus() -> None:
-    """Make accelerate take its options for FSDP on CPUs. By default it trains copies of the model there, without a word."""
+    """Make accelerate take its options for FSDP on CPUs, where it ignores them and trains whole copies."""
     made = state.AcceleratorState.__init__
 
     @wraps(made)
@@ -29,15 +25,3 @@ def shard_on_cpus() -> None:
         state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
     state.AcceleratorState.__init__ = patched
-
-
-class FullyShard(TrainerCallback):
-    """Stops a training whose model is not sharded although that was asked for."""
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Check the class of the model and that its layers are shares."""
-        layers = [module for module in model.modules() if isinstance(module, FSDPModule)]
-        if not isinstance(model, FSDPModule) or len(layers) < 2:
-            raise runtime.SetupError(
-                f"the model is a `{type(model).__name__}`, which is not sharded", hint="use `--layout ddp`"
-            )

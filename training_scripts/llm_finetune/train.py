@@ -1,4 +1,4 @@
-"""Fine-tune a language model of Hugging Face: all weights, LoRA or QLoRA, copied or sharded (FSDP2).
+"""Fine-tune a language model of Hugging Face: all its weights, LoRA or QLoRA; DDP or FSDP2.
 
 A tiny random model on questions about Python, in one process, in two, and sharded over two:
     python train.py
@@ -89,15 +89,7 @@ AT_LEAST = {
 
 
 def check(config: Config) -> None:
-    """Check that the packages are there, and that the options go together.
-
-    Raises:
-        SetupError: they do not.
-    """
-    needed = ["torch", "transformers", "trl", "peft", "datasets", *(["bitsandbytes"] if config.load_in_4bit else [])]
-    if missing := [name for name in needed if find_spec(name) is None]:
-        file = "requirements-qlora.txt" if "bitsandbytes" in missing else "requirements.txt"
-        raise runtime.SetupError(f"not installed: {', '.join(missing)}", hint=f"pip install -r {file}")
+    """Check that the options go together, and that the packages are installed."""
     if config.load_in_4bit and not config.use_peft:
         raise runtime.SetupError("weights of 4 bits cannot be trained", hint="add `--use_peft`: LoRA beside them")
     if config.load_in_4bit and config.layout == "fsdp":
@@ -107,18 +99,22 @@ def check(config: Config) -> None:
     if config.layout == "fsdp" and runtime.detect_environment().world_size == 1:
         raise runtime.SetupError(
             "`--layout fsdp` shards the model over several processes, and this is one",
-            hint="`torchrun --nproc-per-node 2 train.py --layout fsdp`, or `cloudtrain submit --processes-per-instance 2`",
+            hint="`torchrun --nproc-per-node 2 train.py --layout fsdp`, or `--processes-per-instance 2` for a job",
         )
     if config.early_stopping_patience and not config.eval_steps:
-        raise runtime.SetupError("`--early_stopping_patience` needs looks at the held-out loss", hint="set `--eval_steps`")
+        raise runtime.SetupError(
+            "`--early_stopping_patience` needs looks at the held-out loss", hint="set `--eval_steps`"
+        )
+    needed = ["torch", "transformers", "trl", "peft", "datasets", *(["bitsandbytes"] if config.load_in_4bit else [])]
+    if missing := [name for name in needed if find_spec(name) is None]:
+        file = "requirements-qlora.txt" if "bitsandbytes" in missing else "requirements.txt"
+        raise runtime.SetupError(f"not installed: {', '.join(missing)}", hint=f"pip install -r {file}")
 
 
 def found_input(given: str, name: str) -> str:
     """Return what the user gave; else the input `name`, if the job or `data/` has it; else an empty text."""
-    if given:
-        return given
     try:
-        return str(runtime.input_dir(name))
+        return given or str(runtime.input_dir(name))
     except runtime.SetupError:
         return ""
 
