@@ -57,6 +57,13 @@ def _members(owner: Any, name: str) -> list[tuple[str, Any]]:
     ]
 
 
+def data_folder(name: str) -> Path:
+    """Return `data/NAME`. A job does not send what is in `data/`: it names it as an input."""
+    Path("data").mkdir(exist_ok=True)
+    Path("data", ".cloudtrainignore").write_text("*\n")
+    return Path("data", name)
+
+
 def write_pairs(folder: Path) -> None:
     """Write the questions and answers as `pairs.jsonl`."""
     with (folder / "pairs.jsonl").open("w") as file, warnings.catch_warnings():
@@ -87,9 +94,9 @@ if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in MAKERS:
         sys.exit(__doc__)
     name, write = MAKERS[sys.argv[1]]
-    folder = Path("data", name)
+    folder = data_folder(name)
     if folder.exists():
         sys.exit(f"error: `{folder}` exists\n\nhint: rm -r {folder}")
-    folder.mkdir(parents=True)
+    folder.mkdir()
     write(folder)
     print(folder)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import transformers
 from models import make_tiny, merge_adapter, read_model, read_tokenizer
 from peft import LoraConfig
-from prepare import pairs, write_pairs
+from prepare import data_folder, pairs, write_pairs
 from rows import encode_rows, read_rows
 from sharding import shard_on_cpus
 from torch.distributed.fsdp import FSDPModule
@@ -159,11 +159,11 @@ def tune(config: Any, place: str, examples: str) -> None:
         learning_rate = 2e-3 if not place else 2e-4 if config.use_peft else 2e-5
     if config.layout == "fsdp" and not torch.cuda.is_available():
         shard_on_cpus()
-    group = runtime.init_process_group()
-    examples = examples or str(runtime.prepared("data/pairs", write_pairs))
+    examples = examples or str(runtime.prepared(data_folder("pairs"), write_pairs))
     if not place:
         texts = [message["content"] for pair in pairs() for message in pair["messages"]]
-        place = str(runtime.prepared("data/tiny", lambda folder: make_tiny(folder, texts, config.seed)))
+        place = str(runtime.prepared(data_folder("tiny"), lambda folder: make_tiny(folder, texts, config.seed)))
+    group = runtime.init_process_group()  # in a group, `save_pretrained` writes nothing but on rank 0
     kind = "full" if not config.use_peft else "qlora" if config.load_in_4bit else "lora"
     # Weights of one kind cannot be loaded as another's, so each has its own checkpoints.
     os.environ["CLOUDTRAIN_CHECKPOINT_DIR"] = str(runtime.checkpoint_dir() / f"{kind}-{config.layout}")
