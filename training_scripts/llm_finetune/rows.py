@@ -14,7 +14,6 @@ import datasets
 from cloudtrain import runtime
 
 KINDS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
-UNREADABLE = (KeyError, IndexError, ValueError, OSError, datasets.exceptions.DatasetGenerationError)
 
 
 def read_rows(place: str, split: str) -> Any:
@@ -34,7 +33,7 @@ def read_rows(place: str, split: str) -> Any:
             rows = datasets.load_dataset(place, split=split)
         if not len(rows):
             raise ValueError("no rows")
-    except UNREADABLE as error:
+    except (LookupError, ValueError, OSError, datasets.exceptions.DatasetGenerationError) as error:
         raise runtime.SetupError(
             f"`{place}` has no split `{split}` that can be read: {type(error).__name__}: {error}",
             hint="give a .jsonl or .parquet file, a folder of one kind of them, or the name of a data set of the Hub",
@@ -89,8 +88,7 @@ def encode_chat(messages: list[dict[str, str]], tokenizer: Any, first: int = 0) 
     changes earlier answers (some drop their reasoning), only the last one is learned, as it would be generated.
     """
     if tokenizer.chat_template is None:
-        hint = "use an instruct model, or the columns `prompt` and `completion`"
-        raise runtime.SetupError("the tokenizer has no chat template", hint=hint)
+        raise runtime.SetupError("the tokenizer has no chat template", hint="use columns `prompt`, `completion`")
 
     def render(count: int, asks: bool) -> list[int]:
         text = tokenizer.apply_chat_template(messages[:count], add_generation_prompt=asks, tokenize=False)

@@ -5,11 +5,9 @@ A tiny random model on questions about Python, in one process, in two, and shard
     torchrun --nproc-per-node 2 train.py
     torchrun --nproc-per-node 2 train.py --layout fsdp
 
-A real model of 135 million weights, with LoRA; then one of its answers, before and after:
+A real model of 135 million weights, with LoRA:
     python prepare.py smollm2
-    torchrun --nproc-per-node 2 train.py --use_peft --max_steps 8 --max_length 128 --eval_rows 32
-    python answer.py data/base "What does `os.path.join` do in Python?"
-    python answer.py model "What does `os.path.join` do in Python?"
+    torchrun --nproc-per-node 2 train.py --use_peft --max_steps 8 --max_length 128
 
 Your own model and examples; QLoRA; and a merged model that needs no peft:
     torchrun --nproc-per-node 8 train.py --model_name_or_path Qwen/Qwen3-8B --dataset_name my.jsonl --layout fsdp
@@ -125,8 +123,6 @@ def main() -> None:
     model, examples = found_input(config.model_name_or_path, "base"), found_input(config.dataset_name, "examples")
     if all(not place or Path(place).exists() for place in (model, examples)):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the libraries are imported: nothing is looked up
-    for variable in ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"):
-        os.environ.setdefault(variable, "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tuning import tune
 

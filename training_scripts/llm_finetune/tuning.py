@@ -22,7 +22,6 @@ from trl import SFTConfig, SFTTrainer
 from cloudtrain import runtime
 from cloudtrain.runtime import integrations
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SAME = (
     "max_length packing per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
     "num_train_epochs max_steps lr_scheduler_type weight_decay max_grad_norm logging_steps save_total_limit seed"
@@ -38,7 +37,6 @@ class Trainer(SFTTrainer):
     is_sharded: bool
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Return the held-out loss, after telling the callbacks."""
         model = self.model_wrapped
         if self.is_sharded and sum(isinstance(module, FSDPModule) for module in model.modules()) < 2:
             raise runtime.SetupError(f"the model is a whole `{type(model).__name__}`", hint="use `--layout ddp`")
@@ -76,7 +74,6 @@ class Trainer(SFTTrainer):
 
 
 def options_of(config: Any, precision: str, learning_rate: float) -> SFTConfig:
-    """Return TRL's options."""
     is_sharded, takes_best = config.layout == "fsdp", config.early_stopping_patience > 0
     recompute = config.gradient_checkpointing and not is_sharded  # of a sharded model, `fsdp_config` does it
     shares = {
@@ -99,12 +96,11 @@ def options_of(config: Any, precision: str, learning_rate: float) -> SFTConfig:
 
 
 def precision_of(config: Any) -> str:
-    """Return the precision of products."""
-    if config.precision == "fp16" and not torch.cuda.is_available():
+    has_gpu = torch.cuda.is_available()
+    if config.precision == "fp16" and not has_gpu:
         raise runtime.SetupError("fp16 needs a GPU, and none is visible", hint="use `--precision bf16`")
-    if config.precision != "auto":
-        return str(config.precision)
-    return ("bf16" if runtime.has_bf16() else "fp16") if torch.cuda.is_available() else "fp32"
+    best = "fp32" if not has_gpu else "bf16" if runtime.has_bf16() else "fp16"
+    return best if config.precision == "auto" else str(config.precision)
 
 
 def split_rows(config: Any, examples: str) -> tuple[Any, Any]:
@@ -115,8 +111,7 @@ def split_rows(config: Any, examples: str) -> tuple[Any, Any]:
         return rows, held_out.select(range(min(config.eval_rows, len(held_out))))
     cut = len(rows) - config.eval_rows
     if cut < 1:
-        message = f"{len(rows)} examples are too few to hold out {config.eval_rows}"
-        raise runtime.SetupError(message, hint="set a smaller `--eval_rows`")
+        raise runtime.SetupError(f"{len(rows)} examples, {config.eval_rows} held out", hint="lower `--eval_rows`")
     return rows.select(range(cut)), rows.select(range(cut, len(rows)))
 
 
@@ -142,8 +137,9 @@ def make_trainer(config: Any, place: str, examples: str, dtype: torch.dtype, opt
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)  # cloudtrain's reports have the same numbers
     trainer.held_out, trainer.is_sharded = list(held_out), config.layout == "fsdp"
-    if trainer.is_sharded:  # accelerate before 1.14 does not find the layers below an adapter
-        trainer.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = layers
+    if trainer.is_fsdp_enabled:
+        plugin = trainer.accelerator.state.fsdp_plugin
+        plugin.transformer_cls_names_to_wrap = layers  # accelerate 1.13 does not find them below an adapter
     for weight in trainer.model.parameters():
         if weight.requires_grad:
             weight.data = weight.data.float()  # TRL makes QLoRA's adapters bf16, which fp16's scaler cannot take
@@ -167,8 +163,9 @@ def tune(config: Any, place: str, examples: str) -> None:
     kind = "full" if not config.use_peft else "qlora" if config.load_in_4bit else "lora"
     # Weights of one kind cannot be loaded as another's, so each has its own checkpoints.
     os.environ["CLOUDTRAIN_CHECKPOINT_DIR"] = str(runtime.checkpoint_dir() / f"{kind}-{config.layout}")
+    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     frozen = config.use_peft and config.layout == "ddp" and torch.cuda.is_available()
-    dtype = PRECISIONS[precision] if frozen else torch.float32  # what is trained stays fp32
+    dtype = kinds[precision] if frozen else torch.float32  # what is trained stays fp32
     set_seed(config.seed)
     trainer = make_trainer(config, place, examples, dtype, options_of(config, precision, learning_rate))
     if group.is_main:

@@ -128,7 +128,7 @@ def merged(folder: str) -> None:
         before = AutoModelForCausalLM.from_pretrained("data/tiny", dtype=torch.float32)(asked).logits
     assert AutoTokenizer.from_pretrained(f"{folder}/merged").chat_template
     assert (beside - alone).abs().max() <= 1e-4 * beside.abs().max()
-    assert (before - alone).abs().max() > 1e-2 * beside.abs().max()
+    assert (before - alone).abs().max() > 1e-3 * beside.abs().max()
 
 
 if __name__ == "__main__":
