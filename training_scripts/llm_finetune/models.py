@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ def read_model(place: str, dtype: torch.dtype, attention: str, device: torch.dev
     return model
 
 
-def make_tiny(folder: Path, texts: list[str], seed: int) -> None:
-    """Write a random Llama of 3.3 million weights, and a tokenizer of 2,048 tokens made from `texts`."""
+def make_tiny(folder: Path, pairs: Iterable[dict[str, Any]], seed: int) -> None:
+    """Write a random Llama of 3.3 million weights, and a tokenizer of 2,048 tokens made from their texts."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -54,7 +55,7 @@ def make_tiny(folder: Path, texts: list[str], seed: int) -> None:
     trainer = trainers.BpeTrainer(
         vocab_size=2048, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    made.train_from_iterator(texts, trainer)
+    made.train_from_iterator((message["content"] for pair in pairs for message in pair["messages"]), trainer)
     tokenizer = FastTokenizer(tokenizer_object=made, eos_token=special[2], pad_token=special[0], model_max_length=2048)
     tokenizer.chat_template = TEMPLATE
     torch.manual_seed(seed)

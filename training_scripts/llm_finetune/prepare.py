@@ -40,7 +40,9 @@ def pairs() -> Iterator[dict[str, Any]]:
 def _things() -> Iterator[tuple[str, Any]]:
     for name in sorted(module for module in sys.stdlib_module_names - SKIP if not module.startswith("_")):
         try:
-            module = importlib.import_module(name)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # old modules say so when they are imported
+                module = importlib.import_module(name)
         except (ImportError, OSError):  # of another operating system, or a part that is not installed
             continue
         yield name, module
@@ -66,8 +68,7 @@ def data_folder(name: str) -> Path:
 
 def write_pairs(folder: Path) -> None:
     """Write the questions and answers as `pairs.jsonl`."""
-    with (folder / "pairs.jsonl").open("w") as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old modules say so when they are imported
+    with (folder / "pairs.jsonl").open("w") as file:
         file.writelines(json.dumps(pair) + "\n" for pair in pairs())
 
 

@@ -124,6 +124,8 @@ def main() -> None:
     if all(not place or Path(place).exists() for place in (model, examples)):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the libraries are imported: nothing is looked up
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if runtime.detect_environment().world_size == 1:  # transformers would take all GPUs, with DataParallel
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     from tuning import tune
 
     tune(config, model, examples)

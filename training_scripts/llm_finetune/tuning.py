@@ -122,12 +122,11 @@ def make_trainer(config: Any, place: str, examples: str, dtype: torch.dtype, opt
         encode_rows(rows, tokenizer, config.max_length, config.completion_only_loss)
         for rows in split_rows(config, examples)
     )
-    names = config.lora_target_modules
+    names, patience = config.lora_target_modules, config.early_stopping_patience
     adapter = LoraConfig(
         r=config.lora_r, lora_alpha=config.lora_alpha, lora_dropout=config.lora_dropout, task_type="CAUSAL_LM",
         target_modules=names if names == "all-linear" else names.split(","),
     )  # fmt: skip
-    patience = config.early_stopping_patience
     model = read_model(place, dtype, config.attn_implementation, options.device, config.load_in_4bit)
     layers = list(model._no_split_modules)
     trainer = Trainer(
@@ -156,9 +155,7 @@ def tune(config: Any, place: str, examples: str) -> None:
     if config.layout == "fsdp" and not torch.cuda.is_available():
         shard_on_cpus()
     examples = examples or str(runtime.prepared(data_folder("pairs"), write_pairs))
-    if not place:
-        texts = [message["content"] for pair in pairs() for message in pair["messages"]]
-        place = str(runtime.prepared(data_folder("tiny"), lambda folder: make_tiny(folder, texts, config.seed)))
+    place = place or str(runtime.prepared(data_folder("tiny"), lambda folder: make_tiny(folder, pairs(), config.seed)))
     group = runtime.init_process_group()  # in a group, `save_pretrained` writes nothing but on rank 0
     kind = "full" if not config.use_peft else "qlora" if config.load_in_4bit else "lora"
     # Weights of one kind cannot be loaded as another's, so each has its own checkpoints.
