@@ -82,11 +82,9 @@ def encode(row: dict[str, Any], tokenizer: Any) -> tuple[list[int], list[int], b
 
 
 def encode_chat(messages: list[dict[str, str]], tokenizer: Any, first: int = 0) -> tuple[list[int], list[int]]:
-    """Return the tokens of a conversation up to its last answer, and a mask of the answers from message `first` on.
-
-    An answer is what the template adds to the conversation before it, so every template will do. Where a template
-    changes earlier answers (some drop their reasoning), only the last one is learned, as it would be generated.
-    """
+    """Return the tokens of a conversation up to its last answer, and a mask of the answers from message `first` on: of
+    what the template adds to the conversation before. Where a template changes earlier answers (some drop their
+    reasoning), only the last one is learned, as it would be generated."""
     if tokenizer.chat_template is None:
         raise runtime.SetupError("the tokenizer has no chat template", hint="use columns `prompt`, `completion`")
 
