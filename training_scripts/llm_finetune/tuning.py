@@ -86,7 +86,7 @@ class Options(SFTConfig):
 def options_of(config: Any, precision: str, learning_rate: float) -> Options:
     takes_best = config.early_stopping_patience > 0
     recompute = config.gradient_checkpointing  # that of `fsdp_config` adds a word to the names of saved weights
-    shares = {"fsdp_version": 2, "reshard_after_forward": True, "cpu_ram_efficient_loading": False}
+    shares = {"fsdp_version": 2, "cpu_ram_efficient_loading": False, "state_dict_type": "FULL_STATE_DICT"}
     return Options(
         output_dir=str(runtime.checkpoint_dir()),
         **{name: getattr(config, name) for name in SAME},
@@ -141,9 +141,8 @@ def make_trainer(config: Any, place: str, examples: str, dtype: torch.dtype, opt
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)  # cloudtrain's reports have the same numbers
     trainer.held_out, trainer.is_sharded = list(held_out), config.layout == "fsdp"
-    if trainer.is_fsdp_enabled:  # transformers 5.3 does not pass these on: it would shard no layer, and save nothing
+    if trainer.is_fsdp_enabled:  # transformers 5.3 does not pass these on, and would shard no layer
         plugin = trainer.accelerator.state.fsdp_plugin
-        plugin.set_state_dict_type("FULL_STATE_DICT")
         plugin.auto_wrap_policy = transformer_auto_wrap_policy
         plugin.transformer_cls_names_to_wrap = list(model._no_split_modules)
     for weight in trainer.model.parameters():
@@ -179,6 +178,8 @@ def tune(config: Any, place: str, examples: str) -> None:
     integrations.train(trainer)
     after = trainer.evaluate()["eval_loss"]
     before = next(row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row)
+    if trainer.is_fsdp_enabled:  # transformers 5.3 writes checkpoints in shares; of those, `save_model` writes nothing
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model()
     folder = runtime.model_dir()
     if group.is_main and not any(folder.glob("adapter_model.safetensors" if config.use_peft else "model*.safetensors")):
