@@ -69,7 +69,7 @@ test-parity: $(VENV)/.dev
 test-pythons: $(VENV)/.dev
 	$(BIN)/python tools/test_pythons.py -n $(WORKERS) $(PYTHONS)
 
-# The training scripts that need DeepSpeed or TensorFlow, each with its own environment, because these are large.
+# The training scripts that need DeepSpeed, TensorFlow or TRL, each with its own environment, because these are large.
 test-scripts: $(VENV)/.dev
 	$(BIN)/python tools/test_scripts.py
 

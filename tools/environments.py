@@ -35,6 +35,7 @@ PYTHONS = ("3.11", "3.12", "3.10")
 
 PYTORCH = "constraints.txt"
 _TESTS = "tests/training_scripts"
+_LLM = "training_scripts/llm_finetune"
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,10 @@ ENVIRONMENTS = {
     # PyTorch first and by its exact pin: DeepSpeed would take any.
     "deepspeed": Environment(".venv-deepspeed", PYTORCH, (f"{_TESTS}/requirements-deepspeed.txt",)),
     "integrations": Environment(".venv-integrations", PYTORCH, (f"{_TESTS}/requirements-integrations.txt",)),
+    "llm": Environment(".venv-llm", PYTORCH, (f"{_TESTS}/requirements-llm.txt",)),
+    "llm-pinned": Environment(
+        ".venv-llm-pinned", PYTORCH, (f"{_LLM}/requirements.txt", f"{_LLM}/requirements-qlora.txt")
+    ),
     "tensorflow": Environment(".venv-tensorflow", requirements=(f"{_TESTS}/requirements-tensorflow.txt",)),
     **{
         f"torch-{version}": Environment(

@@ -22,16 +22,20 @@ TESTS = ROOT / "tests" / "training_scripts"
 
 
 class Suite(NamedTuple):
-    """A script's tests: their file, and the module that must import in the environment of the suite's name."""
+    """A script's tests: their file, the module that must import in the environment of the suite's name, and what the
+    variable for its interpreter is named after, if not after the suite."""
 
     tests: str
     module: str
+    word: str = ""
 
 
 SUITES = {
     "deepspeed": Suite("test_cifar_deepspeed.py", "deepspeed"),
     "tensorflow": Suite("test_mnist_tensorflow.py", "tensorflow"),
     "integrations": Suite("test_integrations.py", "lightning"),
+    "llm": Suite("test_llm_finetune.py", "trl"),
+    "llm-pinned": Suite("test_llm_finetune.py", "trl", "llm"),
 }
 
 
@@ -47,7 +51,10 @@ def run_tests(name: str, arguments: list[str]) -> int:
     """Run a suite. Return pytest's exit code."""
     python = interpreter_of(name)
     extensions = python.parents[1] / "extensions"  # what DeepSpeed compiles at its first start stays there
-    variables = {f"CLOUDTRAIN_{name.upper()}_PYTHON": str(python), "TORCH_EXTENSIONS_DIR": str(extensions)}
+    variables = {
+        f"CLOUDTRAIN_{(SUITES[name].word or name).upper()}_PYTHON": str(python),
+        "TORCH_EXTENSIONS_DIR": str(extensions),
+    }
     command = [sys.executable, "-m", "pytest", "-q", str(TESTS / SUITES[name].tests), *arguments]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode
 

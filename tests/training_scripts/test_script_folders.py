@@ -46,7 +46,8 @@ def test_a_job_of_seconds_is_not_sent_to_a_cloud_unnoticed(folder: Path) -> None
     """Only the large jobs, and that for a library of one cloud, are without the tag that warns."""
     jobs = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in folder.glob("job*.yaml")}
     untagged = {name for name, job in jobs.items() if job.get("tags") != {"size": "toy"}}
-    assert "job_gpu.yaml" in untagged <= {"job_gpu.yaml", "job_gpu_7b.yaml", "job_smp.yaml"}
+    large = {"job_gpu.yaml", "job_gpu_7b.yaml", "job_gpu_one.yaml", "job_gpu_qlora.yaml"}
+    assert "job_gpu.yaml" in untagged <= large | {"job_smp.yaml", "job_huggingface.yaml"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
