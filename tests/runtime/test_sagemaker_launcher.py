@@ -173,9 +173,13 @@ def test_missing_requirements(host: Host) -> None:
 
 
 def test_requirements_are_installed_for_the_interpreter(host: Host) -> None:
-    """pip runs in the code folder, with the Python that runs the script, before the script."""
+    """pip runs in the code folder, with the Python that runs the script, before the script. Its settings name an index,
+    which uv would not know."""
     fake = host.root.parent / "python"
-    fake.write_text('#!/bin/sh\n[ "$2" = pip ] && echo "$PWD $*" > "$SM_OUTPUT_DATA_DIR/pip" || exec python3 "$@"\n')
+    fake.write_text(
+        '#!/bin/sh\n[ "$3" = config ] && exec echo "global.index-url=x"\n'
+        '[ "$2" = pip ] && echo "$PWD $*" > "$SM_OUTPUT_DATA_DIR/pip" || exec python3 "$@"\n'
+    )
     fake.chmod(0o755)
     files = {"train.py": RECORDER, "needs.txt": ""}
     host.fill(files, {}, entry_point="train.py", requirements="needs.txt", interpreter=str(fake))
