@@ -37,8 +37,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from urllib.parse import unquote
 
 from cloudtrain.runtime.errors import SetupError, tell
+from cloudtrain.runtime.secret_values import VARIABLE, forms_of, masked, references, resolved
 from cloudtrain.runtime.uv_program import find_uv
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -74,7 +76,8 @@ print(json.dumps([versions, folders, os.access(sysconfig.get_paths()["purelib"],
 _NOT_PASSED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__")
 """Variables of the shell that would lead an installer to another environment."""
 
-_IN_CONTAINER = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "UV_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+_IN_CONTAINER = dict.fromkeys(("PIP_NO_INPUT", "PIP_BREAK_SYSTEM_PACKAGES", "UV_BREAK_SYSTEM_PACKAGES"), "1")
+_IN_CONTAINER["PIP_ROOT_USER_ACTION"] = "ignore"
 """The container is deleted after the job, so the installer may overwrite packages of the operating system."""
 
 _INDEX_OF_UV = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_OFFLINE", "UV_CONFIG_FILE")
@@ -107,9 +110,21 @@ def install(file: str, folder: Path, environ: Texts, *, python: str = sys.execut
         before, places, can_write = _ask(python, environ)
         if os.pread(descriptor, 4096, 0).decode() == _stamp(folder / file, places):
             return
-        uv = _find_uv(python, environ) if can_write else None  # pip has a place for users as well
+        secrets = _credentials(environ)
+        logins = re.findall(r"//([^/:@\s]+):([^/@\s]+)@([^/:\s]+)", " ".join(secrets.values()))
+        hidden = forms_of({**secrets, **{host: unquote(word) for _, word, host in logins}})
+        uv = _find_uv(python, {**environ, **secrets}) if can_write else None  # pip has a place for users as well
         say(f"installing `{file}` with {'uv' if uv else 'pip'}")
-        _install(file, folder, environ, python, uv, before, sys.stderr.write, on_top=False)
+        with tempfile.TemporaryDirectory() as scratch:
+            # Both look there for the password of an index that the list names, whatever other index is in a variable.
+            lines = (f"machine {host} login {unquote(user)} password {unquote(word)}\n" for user, word, host in logins)
+            Path(scratch, "netrc").write_text("".join(lines), encoding="utf-8")
+            environ.update({**secrets, **({"NETRC": str(Path(scratch, "netrc"))} if logins else {})})
+            try:
+                show = lambda line: sys.stderr.write(masked(line, hidden))  # noqa: E731
+                _install(file, folder, environ, python, uv, before, show, on_top=False)
+            except SetupError as error:
+                raise SetupError(masked(error.message, hidden), hint=error.hint) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, _stamp(folder / file, places).encode(), 0)
 
@@ -255,6 +270,13 @@ def _ask(python: str, environ: Texts) -> Any:
     if cause is not None:
         raise SetupError(f"`{python}` failed: {cause}", hint="name another interpreter: `--python PATH`")
     return json.loads(output)
+
+
+def _credentials(environ: Texts) -> dict[str, str]:
+    """Look up the job's secrets that are settings of an installer, such as the address of an index with a password. The
+    others are not read yet, because that may need a package of the list."""
+    own = {name: place for name, place in references(environ).items() if name.startswith(("PIP_", "UV_"))}
+    return resolved({**environ, VARIABLE: json.dumps(own)})
 
 
 def _find_uv(python: str, environ: Texts) -> str | None:

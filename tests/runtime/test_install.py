@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
@@ -327,3 +331,56 @@ def wait(until: Callable[[], bool]) -> None:
     while not until():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def private_index(wheels: Path) -> Iterator[str]:
+    """The address of an index of the wheels of ct-greeting that asks for a password."""
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_known = self.headers.get("Authorization") == f"Basic {base64.b64encode(b'me:pa55w0rd').decode()}"
+            name = self.path.rpartition("/")[2]
+            links = "".join(f'<a href="/{each.name}">{each.name}</a>' for each in wheels.glob("ct_greeting*"))
+            content = (wheels / name).read_bytes() if name else links.encode()
+            self.send_response(200 if is_known else 401)
+            if not is_known:
+                self.send_header("WWW-Authenticate", "Basic")
+                content = b""
+            self.send_header("Content-Type", "application/octet-stream" if name else "text/html")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/simple"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.slow_after(1)
+def test_the_password_of_an_index_is_a_secret_of_the_job(either: Machine) -> None:
+    """It is looked up before the installation, and in no output, whatever the installer prints."""
+    digest = write_wheel(either.wheels, "ct-greeting", "1.0")
+    with private_index(either.wheels) as address:
+        secret = address.replace("//", "//me:pa55w0rd@")
+        variables = {**either.variables, "OWN": secret, "PIP_INDEX_URL": address, "UV_DEFAULT_INDEX": address}
+        for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
+            del variables[name]
+        text = f"{COMPLETE}--index-url {address}\nct-greeting==1.0 --hash=sha256:{digest}\n"
+        machine = either._replace(variables=variables)
+        code, said = machine.install(text)
+        assert code == 1, said
+        machine = either._replace(
+            variables={**variables, "CLOUDTRAIN_SECRETS": '{"PIP_EXTRA_INDEX_URL": "env:OWN", "OTHER": "env:MISSING"}'}
+        )
+        code, said = machine.install(text)
+        assert code == 0, said
+        assert "pa55w0rd" not in said
+        code, said = machine.install(text.replace("1.0", "2.0"))
+        assert (code, "pa55w0rd" in said) == (1, False), said
