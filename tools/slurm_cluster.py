@@ -141,8 +141,7 @@ class Cluster:
             "nodes": nodes,
         }
         cluster._start_munge()
-        if accounting:
-            cluster._start_accounting(values)
+        database = cluster._start_accounting(values) if accounting else None
         node_lines = [_NODE.format(number=n, port=port, **values) for n, port in enumerate(ports, start=1)]
         conf = _CONF + (_WITH_ACCOUNTING if accounting else "")
         text = conf.format(**values) + "".join(node_lines) + _PARTITIONS.format(**values)
@@ -150,7 +149,7 @@ class Cluster:
         if accounting:
             cluster.run("sacctmgr", "-i", "add", "cluster", "here", check=False)
         cluster.run("slurmctld")
-        _wait(lambda: cluster.run("scontrol", "ping", check=False).returncode == 0, "slurmctld")
+        _wait(lambda: cluster.run("scontrol", "ping", check=False).returncode == 0, "slurmctld", database)
         for number in range(1, nodes + 1):
             cluster.revive(f"n{number}")
         _wait(cluster.is_idle, "idle nodes")
@@ -218,14 +217,15 @@ class Cluster:
         options = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         self.run("munged", "--force", *(f"--{name}={munge / file}" for name, file in options.items()))
 
-    def _start_accounting(self, values: Mapping[str, object]) -> None:
+    def _start_accounting(self, values: Mapping[str, object]) -> subprocess.Popen[bytes]:
+        """Return the process of the database."""
         database = self.folder / "db"
         # The kernel's requests for asynchronous access are few, and other databases of this machine take them, too.
         synchronous = "--innodb-use-native-aio=0"
         make = ["--user=root", f"--datadir={database}/data", "--auth-root-authentication-method=normal"]
         self.run("mariadb-install-db", *make, synchronous)
         with (self.folder / "log" / "db.log").open("wb") as log:
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [
                     "mariadbd", "--no-defaults", "--user=root", f"--datadir={database}/data",
                     f"--socket={database}/socket", f"--pid-file={database}/pid", "--skip-networking",
@@ -234,12 +234,13 @@ class Cluster:
                 env=self.environ, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         ping = ("mariadb-admin", f"--socket={database}/socket", "-u", "root", "ping")
-        _wait(lambda: self.run(*ping, check=False).returncode == 0, "the database")
+        _wait(lambda: self.run(*ping, check=False).returncode == 0, "the database", process)
         conf = self.folder / "slurmdbd.conf"
         conf.write_text(_DBD_CONF.format(**values))
         conf.chmod(0o600)
         self.run("slurmdbd", env={"MYSQL_UNIX_PORT": f"{database}/socket", "SLURM_CONF": str(conf)})
-        _wait(lambda: _answers(int(str(values["dbd_port"]))), "slurmdbd")
+        _wait(lambda: _answers(int(str(values["dbd_port"]))), "slurmdbd", process)
+        return process
 
 
 def _free_ports(count: int) -> list[int]:
@@ -269,12 +270,32 @@ def _answers(port: int) -> bool:
     return False
 
 
-def _wait(condition: Callable[[], bool], what: str) -> None:
+class DatabaseDied(RuntimeError):
+    """MariaDB ended while the cluster started. Debian's 10.11.19 sometimes ends with signal 11 as its first tables are
+    made."""
+
+
+def _wait(condition: Callable[[], bool], what: str, database: subprocess.Popen[bytes] | None = None) -> None:
     deadline = time.monotonic() + _PATIENCE
     while not condition():
+        if database is not None and database.poll() is not None:
+            raise DatabaseDied(f"the database ended with {database.returncode} before {what} came up")
         if time.monotonic() > deadline:
             raise TimeoutError(f"gave up waiting for {what}")
         time.sleep(0.2)
+
+
+def _start(folder: Path, nodes: int, *, forgetful: bool, tries: int = 3) -> Cluster:
+    """Start a cluster; again if its database dies meanwhile."""
+    try:
+        return Cluster.start(folder, nodes, accounting=not forgetful, min_job_age=2 if forgetful else 30)
+    except DatabaseDied:
+        if tries == 1:
+            raise
+        Cluster(folder.resolve()).stop()
+        for path in folder.iterdir():
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+        return _start(folder, nodes, forgetful=forgetful, tries=tries - 1)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -295,8 +316,7 @@ def main(arguments: Sequence[str]) -> int:
         missing = find_missing(accounting=not given.forgetful)
         if missing:
             parser.error(f"not here: {', '.join(missing)}; `install` installs the packages")
-        kept = 2 if given.forgetful else 30
-        cluster = Cluster.start(given.folder, int(given.what or 2), accounting=not given.forgetful, min_job_age=kept)
+        cluster = _start(given.folder, int(given.what or 2), forgetful=given.forgetful)
         if given.until:
             guard = [sys.executable, __file__, "guard", str(cluster.folder), given.until]
             subprocess.Popen(guard, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -90,7 +90,9 @@ def test_a_mistake_in_the_options_is_an_error_with_a_hint(options: str, said: st
 @pytest.mark.skipif(find_spec("trl") is not None, reason="TRL is installed")
 def test_missing_packages_are_named() -> None:
     """With the file that has them."""
-    assert re.search(r"not installed: transformers, trl, .*bitsandbytes", mistake("--use_peft", "--load_in_4bit"))
+    assert re.search(
+        r"not installed: (torch, )?transformers, trl, .*bitsandbytes", mistake("--use_peft", "--load_in_4bit")
+    )
     assert "pip install -r requirements-qlora.txt" in mistake("--use_peft", "--load_in_4bit")
     assert "pip install -r requirements.txt" in mistake()
 
