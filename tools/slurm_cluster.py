@@ -220,10 +220,13 @@ class Cluster:
     def _start_accounting(self, values: Mapping[str, object]) -> subprocess.Popen[bytes]:
         """Return the process of the database."""
         database = self.folder / "db"
+        # A MariaDB that starts removes the temporary tables of all others in its folder for them, /tmp.
+        own = {"TMPDIR": str(database / "tmp")}
+        (database / "tmp").mkdir()
         # The kernel's requests for asynchronous access are few, and other databases of this machine take them, too.
         synchronous = "--innodb-use-native-aio=0"
         make = ["--user=root", f"--datadir={database}/data", "--auth-root-authentication-method=normal"]
-        self.run("mariadb-install-db", *make, synchronous)
+        self.run("mariadb-install-db", *make, synchronous, env=own)
         with (self.folder / "log" / "db.log").open("wb") as log:
             process = subprocess.Popen(
                 [
@@ -231,7 +234,7 @@ class Cluster:
                     f"--socket={database}/socket", f"--pid-file={database}/pid", "--skip-networking",
                     "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", synchronous,
                 ],
-                env=self.environ, stdout=log, stderr=log, start_new_session=True,
+                env={**self.environ, **own}, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         ping = ("mariadb-admin", f"--socket={database}/socket", "-u", "root", "ping")
         _wait(lambda: self.run(*ping, check=False).returncode == 0, "the database", process)
@@ -270,32 +273,14 @@ def _answers(port: int) -> bool:
     return False
 
 
-class DatabaseDied(RuntimeError):
-    """MariaDB ended while the cluster started. Debian's 10.11.19 sometimes ends with signal 11 as its first tables are
-    made."""
-
-
 def _wait(condition: Callable[[], bool], what: str, database: subprocess.Popen[bytes] | None = None) -> None:
     deadline = time.monotonic() + _PATIENCE
     while not condition():
         if database is not None and database.poll() is not None:
-            raise DatabaseDied(f"the database ended with {database.returncode} before {what} came up")
+            raise RuntimeError(f"the database ended with {database.returncode} before {what} came up")
         if time.monotonic() > deadline:
             raise TimeoutError(f"gave up waiting for {what}")
         time.sleep(0.2)
-
-
-def _start(folder: Path, nodes: int, *, forgetful: bool, tries: int = 3) -> Cluster:
-    """Start a cluster; again if its database dies meanwhile."""
-    try:
-        return Cluster.start(folder, nodes, accounting=not forgetful, min_job_age=2 if forgetful else 30)
-    except DatabaseDied:
-        if tries == 1:
-            raise
-        Cluster(folder.resolve()).stop()
-        for path in folder.iterdir():
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-        return _start(folder, nodes, forgetful=forgetful, tries=tries - 1)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -316,7 +301,8 @@ def main(arguments: Sequence[str]) -> int:
         missing = find_missing(accounting=not given.forgetful)
         if missing:
             parser.error(f"not here: {', '.join(missing)}; `install` installs the packages")
-        cluster = _start(given.folder, int(given.what or 2), forgetful=given.forgetful)
+        kept = 2 if given.forgetful else 30
+        cluster = Cluster.start(given.folder, int(given.what or 2), accounting=not given.forgetful, min_job_age=kept)
         if given.until:
             guard = [sys.executable, __file__, "guard", str(cluster.folder), given.until]
             subprocess.Popen(guard, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
