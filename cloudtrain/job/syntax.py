@@ -36,6 +36,9 @@ _PLAIN = frozenset(
 _LIBRARIES = frozenset("accelerate lightning pytorch_lightning transformers trl".split())
 """Packages that train in several processes if a launcher has started them, and in one process otherwise."""
 
+_OF_PERSONS = frozenset(("get_ipython", "display", "input"))
+"""Functions that need a person or a notebook."""
+
 _JOINING_CLASSES = ("Trainer", "TrainingArguments", "HfArgumentParser")
 _DYNAMIC = frozenset(("importlib", "runpy", "subprocess"))
 _MOST_MODULES = 40
@@ -96,27 +99,30 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
         if text is None:
             continue
         try:
-            nodes[path], body = _nodes(text)
+            module, nodes[path] = _parse(text)
         except (SyntaxError, RecursionError):
             packages.add(path)
             continue
         for statement, name, candidates in _imports(nodes[path], path, posixpath.dirname(script)):
             places = () if name == "cloudtrain" else candidates  # every bundle has its runtime
             modules = [place for place in places if place in nodes or read(place) is not None]
-            is_certain = path in certain and statement in body
+            is_certain = path in certain and statement in module.body
             certain |= {*modules} if is_certain else set()
             waiting += modules
             packages |= {name} if name and not modules else set()
             if is_certain and name and not modules:
                 needs.setdefault(name, (path, statement.lineno))
         own = frozenset(packages) if path == script else own
-        attended += [(path, *call) for call in _attended(body, nodes[path], path == script)] if path in certain else []
+        if path in certain:
+            attended += [(path, *call) for call in _attended(module.body, nodes[path], path == script)]
     every = [(path, node) for path, inside in nodes.items() for node in inside]
     calls = [(path, node) for path, node in every if isinstance(node, ast.Call)]
+    words = [node for _, node in every if isinstance(node, _WORDS)]
     trains = any(isinstance(node.func, ast.Attribute) and node.func.attr == "backward" for _, node in calls)
-    joins = not packages.isdisjoint(_DYNAMIC) or any(_joins(node) for _, node in every)
+    joins = not packages.isdisjoint(_DYNAMIC) or any(_joins(node) for node in words)
     is_alone = "torch" in packages and not joins and (trains or packages - sys.stdlib_module_names <= _PLAIN)
-    needs_no_launcher = not packages.isdisjoint(_LIBRARIES) or any(_asks(node) for _, node in every)
+    asks = any(_asks(node) for _, node in every if isinstance(node, ast.Call | ast.Compare))
+    needs_no_launcher = asks or not packages.isdisjoint(_LIBRARIES)
     defaults = dict(option for _, node in calls for option in _defaults(node))
     values: dict[str, list[ast.expr]] = {}
     for node in (node for _, node in every if isinstance(node, ast.Assign)):
@@ -126,7 +132,7 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     found = tuple(Save(path, line, *place) for path, line, place in saves if place not in (None, (None, "")))
     texts = [(path, node.lineno, str(node.value)) for path, node in every if isinstance(node, ast.Constant)]
     outside = tuple(row for row in texts if row[2].startswith("../") and row[2] not in defaults.values())
-    makes = any({getattr(node.func, key, "") for key in ("id", "attr")} & {"mkdir", "makedirs"} for _, node in calls)
+    makes = any(_name_of(node) in ("mkdir", "makedirs") for _, node in calls)
     writes = [(path, node.lineno, _place(_written_to(node), values, {})) for path, node in calls if not makes]
     folders = [(path, line, posixpath.split(posixpath.normpath(place[1]))[0]) for path, line, place in writes if place]
     written = tuple(row for row in folders if row[2] and row[2][0] not in "/.~$" and "..." not in row[2])
@@ -134,17 +140,31 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
 
 
 @lru_cache(maxsize=_MOST_MODULES)
-def _nodes(text: str) -> tuple[list[ast.AST], list[ast.stmt]]:
-    """Return the nodes of a module, and the statements of its body, which run whenever it is imported."""
+def _parse(text: str) -> tuple[ast.Module, list[ast.AST]]:
+    """Return a module and its nodes as `ast.walk` gives them, but those without parts, such as `Load` and `Add`, which
+    are half of all. Several rules ask for those of one text."""
     module = parse_python(text)
-    kinds = ast.Import | ast.ImportFrom | ast.Call | ast.Constant | ast.Attribute | ast.Name | ast.Assign | ast.Compare
-    nodes: list[ast.AST] = [node for node in ast.walk(module) if isinstance(node, kinds | ast.arg | ast.keyword)]
-    return nodes, module.body
+    nodes: list[ast.AST] = [module]
+    for node in nodes:  # the list grows meanwhile
+        for name in node._fields:
+            part = getattr(node, name, None)
+            if isinstance(part, list):
+                nodes += [item for item in part if isinstance(item, ast.AST) and item._fields]
+            elif isinstance(part, ast.AST) and part._fields:
+                nodes.append(part)
+    return module, nodes
+
+
+def _name_of(call: ast.Call) -> str:
+    """Return the last part of the name of the called function, `save` of `torch.save`; empty if it has no name."""
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
 def _attended(body: list[ast.stmt], nodes: list[ast.AST], is_main: bool) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each call that certainly runs: at the top, below `__main__`, or in a function that
     is called there, but not in a branch, nor behind one that may end the function or the script."""
+    if not any(isinstance(node, ast.Call) and _name_of(node) in _OF_PERSONS for node in nodes):
+        return
     functions = {item.name: item.body for item in body if isinstance(item, ast.FunctionDef)}
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)} | functions.keys()
@@ -162,7 +182,7 @@ def _attended(body: list[ast.stmt], nodes: list[ast.AST], is_main: bool) -> Iter
             isinstance(node, ast.IfExp | ast.BoolOp | ast.Lambda) for node in inside
         ):
             names = [(node.lineno, ast.unparse(node.func)) for node in inside if isinstance(node, ast.Call)]
-            yield from (call for call in names if call[1] in {"get_ipython", "display", "input"} - bound)
+            yield from (call for call in names if call[1] in _OF_PERSONS - bound)
             waiting[:0] = [line for _, name in names for line in functions.pop(name, ())]
         elif not any(isinstance(node, ast.FunctionDef) for node in inside) and any(
             isinstance(node, ast.Return | ast.Raise) or getattr(node, "id", "") in ("sys", "exit") for node in inside
@@ -196,6 +216,10 @@ def _imports(
             )
 
 
+_WORDS = (ast.Constant, ast.Name, ast.Attribute, ast.arg, ast.keyword, ast.Import, ast.ImportFrom)
+"""The nodes that hold names or texts."""
+
+
 def _joins(node: ast.AST) -> bool:
     """Return whether a node is a sign that the script's processes work together."""
     if isinstance(node, ast.Constant):
@@ -222,17 +246,20 @@ def _asks(node: ast.AST) -> bool:
 
 def _defaults(call: ast.Call) -> Iterator[tuple[str, str]]:
     """Yield the option that one `add_argument` call adds, with its default, if that is a text."""
-    names = [str(word.value) for word in call.args if isinstance(word, ast.Constant)]
+    is_option = getattr(call.func, "attr", "") == "add_argument"
+    names = [str(word.value) for word in call.args if isinstance(word, ast.Constant)] if is_option else []
     name = next((name for name in names if name.startswith("--")), None)
-    for word in call.keywords if ast.unparse(call.func).endswith(".add_argument") and name else ():
+    for word in call.keywords if name else ():
         if word.arg == "default" and isinstance(word.value, ast.Constant) and isinstance(word.value.value, str):
             yield str(name).removeprefix("--"), word.value.value
 
 
 def _saved_to(call: ast.Call) -> ast.expr | None:
     """Return the argument that names where a call saves a model; None for other calls."""
-    name = ast.unparse(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
-    last = "TrainingArguments" if name.endswith("TrainingArguments") else name.rpartition(".")[2]
+    last = "TrainingArguments" if _name_of(call).endswith("TrainingArguments") else _name_of(call)
+    if last not in _SAVING:
+        return None
+    name = ast.unparse(call.func)
     position, key = _SAVES.get(name) or _SAVES.get(last, (-1, ""))
     given = call.args[position] if 0 <= position < len(call.args) else None
     path = next((word.value for word in call.keywords if key and word.arg == key), given)
@@ -252,10 +279,12 @@ _SAVES = {
 }
 """Maps each function that saves a model to the position and the name of the argument with the path."""
 
+_SAVING = frozenset(name.rpartition(".")[2] for name in _SAVES)
+
 
 def _written_to(call: ast.Call) -> ast.expr | None:
     """Return the argument that names the file which a call writes, without making its folder; None for other calls."""
-    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    name = _name_of(call)
     if name in ("save", "dump"):
         return _saved_to(call) if ast.unparse(call.func).startswith(("torch.", "joblib.", "np.", "numpy.")) else None
     modes = [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "mode")] if name == "open" else []
@@ -346,8 +375,7 @@ def options_of_script(text: str) -> Options | None:
     They are certain, too, if it calls `runtime.arguments` in such a place, with a dataclass of its own.
     """
     try:
-        tree = parse_python(text)
-        nodes = list(ast.walk(tree))
+        tree, nodes = _parse(text)
         _require_plain(nodes)
         return _fields(tree, nodes) or _read(tree, nodes)
     except (_NotCertain, SyntaxError, RecursionError):
@@ -356,7 +384,8 @@ def options_of_script(text: str) -> Options | None:
 
 def _fields(tree: ast.Module, nodes: list[ast.AST]) -> Options | None:
     """Return the fields of the dataclass with which the script calls `runtime.arguments`; None if it does not."""
-    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "runtime.arguments"]
+    named = [node for node in nodes if isinstance(node, ast.Call) and _name_of(node) == "arguments"]
+    calls = [node for node in named if ast.unparse(node.func) == "runtime.arguments"]
     if not calls:
         return None
     is_plain = all(len(call.args) == 1 and {word.arg for word in call.keywords} <= {"at_least"} for call in calls)

@@ -14,6 +14,7 @@ from cloudtrain.code.files import Entry
 from cloudtrain.code.tree import SourceChanged
 from cloudtrain.errors import CloudtrainError, JobError, PreflightError, TargetError, UsageError, dotted
 from cloudtrain.job.file import fields_of, model_of_kind
+from cloudtrain.job.overrides import override
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.again import SameCode, code_of
 from cloudtrain.lifecycle.inputs import is_hidden, texts_of
@@ -295,8 +296,6 @@ def _not_kept(row: RunRecord, ways: Sequence[str]) -> UsageError:
 
 
 def _overridden(kind: str, fields: Any, overrides: Sequence[str]) -> AnyJob:
-    from cloudtrain.job.overrides import override
-
     model = model_of_kind(kind)
     data, changes = override(deepcopy(dict(fields)), overrides, model)
     if changes.problems:

@@ -299,8 +299,9 @@ class Plan(Printable):
     def forms(self) -> dict[str, Callable[[], str]]:
         """Map each of the target's `plan_formats` to a function that returns the request in that format. Other tools
         for the target read these formats."""
-        forms = getattr(self._exports(), "forms", None)
-        return {} if forms is None else forms()
+        forms_of = part_of(find_usable(self.target), "forms")
+        forms: dict[str, Callable[[], str]] = {} if forms_of is None else forms_of(self)
+        return forms
 
     def document(self, *, whole: bool = True) -> Document:
         """Return the summary and the findings, errors first. If `whole`, the uploads, the processes and the request

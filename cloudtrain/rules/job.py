@@ -16,6 +16,7 @@ from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import Fault, Reading, Subject, declare, registered, rule
 from cloudtrain.rules.facts import NEWEST, SCHEDULES, too_new, uses_pipelining
 from cloudtrain.rules.named import variables
+from cloudtrain.runtime.torchrun_words import PLATFORM_ARGUMENTS
 
 # Portable rules about the job itself: the program, its parameters, the job's shape and its limits.
 
@@ -180,8 +181,6 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
             f"`{script}` requires {', '.join(f'`{name}`' for name in missing)}, and the job's arguments end before"
         )
         yield Fault(message, "write the arguments after the script, or into `arguments` of the job", ("arguments",))
-    from cloudtrain.runtime.hyperparameters import PLATFORM_ARGUMENTS
-
     short = [word[1:end] for word in typed for end in (2, None) if word[1] != "-"]
     for option in options.required_beside((*names, *short, *PLATFORM_ARGUMENTS)):
         hint = f"add it to the job: `--set hyperparameters.{option}=VALUE`"

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from .environment import detect_environment, notice
 from .errors import SetupError
+from .torchrun_words import PLATFORM_ARGUMENTS
 from .uncaught import tell_setup_errors
 
 T = TypeVar("T")
@@ -29,10 +30,6 @@ Least = Mapping[str, float]
 passes."""
 
 NO_BOUNDS: Least = {}
-
-PLATFORM_ARGUMENTS = ("local_rank", "model_dir", "mp_parameters")
-"""Arguments that launchers add to those of the job: DeepSpeed's `--local_rank`, SageMaker's `--model_dir` (TensorFlow
-images) and `--mp_parameters` (model parallelism), as sagemaker-training 5.1.4 passes them."""
 
 _REQUIRED = object()
 

@@ -24,6 +24,11 @@ _UNDERSCORES = frozenset(option.replace("-", "_") for option in _OPTIONS)
 _BOTH = _UNDERSCORES.union(_OPTIONS)
 
 
+PLATFORM_ARGUMENTS = ("local_rank", "model_dir", "mp_parameters")
+"""Arguments that launchers add to those of the job: DeepSpeed's `--local_rank`, SageMaker's `--model_dir` (TensorFlow
+images) and `--mp_parameters` (model parallelism), as sagemaker-training 5.1.4 passes them."""
+
+
 def misread(words: Sequence[str], *, dashes: bool = True) -> list[str]:
     """Return the script arguments that torchrun would refuse as ambiguous options. Pass `dashes=False` for torch before
     2.0, whose options have only underscores."""

@@ -286,7 +286,9 @@ class Target(ABC):
         training_rules  the same, for rules that apply only to training jobs
         online          the same, for the rules that `Service.check` reports
         table           the `InstanceTable` of the target's instance types
-        export          a class with those methods of `Plan`, such as `to_yaml`, that the target supports, and `forms`.
+        forms           (plan) -> functions that write the request in other tools' formats, by format name; empty if
+                        other tools cannot send it
+        export          a class with those methods of `Plan`, such as `to_yaml`, that the target supports.
                         Its class method `of(plan)` returns an instance, or None if other tools cannot send the request
         data            (settings, account, sha256, name, *, is_file) -> (folder, path): the storage folder to upload
                         the data `name` of this machine to, whose hash is `sha256`, and the path that the input then

@@ -15,6 +15,7 @@ from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
 from cloudtrain.code.bundled import copy_script, list_scripts, script_files, script_path
+from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.schema import job_schema
 
@@ -44,8 +45,6 @@ def init_command(
       cloudtrain init --script src/train.py
       cloudtrain init jobs/big.yaml --script src/train.py --name big
     """
-    from cloudtrain.code.ignore import IGNORE_FILE
-
     if path.is_dir():
         hint = f"{typed('cloudtrain', 'init', str(path / 'job.yaml'))} writes a job file there"
         raise UsageError(f"`{path}` is a folder", hint=hint)

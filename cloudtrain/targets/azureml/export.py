@@ -470,6 +470,12 @@ def _scalar(dumper: Any, text: str) -> Any:
 # The exports of a plan: the SDK's object, code and YAML.
 
 
+def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:
+    """`az-cli`: YAML for the az command line. `python`: code for azure-ai-ml."""
+    exports = AzureMLExports.of(plan)
+    return {"az-cli": exports.to_yaml, "python": lambda: visible(exports.to_python())} if exports else {}
+
+
 class AzureMLExports:
     """Exports a plan to Azure's own tools. Everything is made from `plan.request`, the body that creates the job.
     Azure's own tools can start the job only when `plan.uploads` are in the workspace, such as the code and any
@@ -522,10 +528,6 @@ class AzureMLExports:
             TargetError: the YAML cannot express a field of the request; the message names it.
         """
         return yaml_job(self._job(), self._place, remark=self._needs if self._plan.uploads else "")
-
-    def forms(self) -> dict[str, Callable[[], str]]:
-        """`az-cli`: YAML for the az command line. `python`: code for azure-ai-ml."""
-        return {"az-cli": self.to_yaml, "python": lambda: visible(self.to_python())}
 
     @property
     def _needs(self) -> str:

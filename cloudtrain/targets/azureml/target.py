@@ -52,6 +52,7 @@ class AzureMLTarget(Target):
         ),
         "online": f"{_HERE}.service.online",
         "table": f"{_HERE}.catalogue:TABLE",
+        "forms": f"{_HERE}.export:forms_of",
         "export": f"{_HERE}.export:AzureMLExports",
         "data": f"{_HERE}.compile.places:data_place",
         "path": f"{_HERE}.compile.places:refuse_blob_name",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.runtime.errors import find_told
+from cloudtrain.runtime.errors import SetupError, find_told
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.common.tracebacks import PEER_LOST
 from cloudtrain.targets.local.folder import FINAL, RunFolder
@@ -314,7 +314,6 @@ def _complete_output(folder: RunFolder) -> None:
 
 def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
     """Only secrets from files and environment variables: others could need a user's input or the network."""
-    from cloudtrain.runtime.errors import SetupError
     from cloudtrain.runtime.secret_values import VARIABLE, forms_of, references, resolved
 
     secrets = dict[str, str]()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.plans.document import visible, visible_json
+
+if TYPE_CHECKING:
+    from cloudtrain.plans.plan import Plan
 
 # The API's operations and field names for training jobs and processing jobs, which have the same life cycle.
 
@@ -122,3 +128,23 @@ def outputs_of(request: Mapping[str, Any], kind: JobKind) -> dict[str, str]:
 
 RUN_TAG = "cloudtrain:run"
 """The tag's key; its value is the run's name."""
+
+
+# The request in other tools' formats. What the SageMaker SDK needs is read only when somebody asks for it.
+
+
+def is_of_api(request: Mapping[str, Any]) -> bool:
+    """Return whether the request is one of SageMaker's API, and not that of an emulated job."""
+    return any(name in request for name in (TRAINING.name, PROCESSING.name, "HyperParameterTuningJobName"))
+
+
+def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:
+    """`aws-cli`: JSON for `--cli-input-json` of the AWS command line. `python` (only for training jobs): code for
+    version 2 of the SDK."""
+    forms: dict[str, Callable[[], str]] = {}
+    if is_of_api(plan.request):
+        text = json.dumps(plan.request, indent=2, ensure_ascii=False)
+        forms["aws-cli"] = lambda: visible_json(text + "\n")
+    if TRAINING.name in plan.request:
+        forms["python"] = lambda: visible(plan.to_python())
+    return forms

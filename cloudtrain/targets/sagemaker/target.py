@@ -47,6 +47,7 @@ class SageMakerTarget(Target):
         "training_rules": " ".join(f"{_HERE}.rules.{name}" for name in ("machines", "distribution", "script", "data")),
         "online": f"{_HERE}.service.online",
         "table": f"{_HERE}.catalogue.shapes:TABLE",
+        "forms": f"{_HERE}.plan:forms_of",
         "export": f"{_HERE}.export.trainer:SageMakerExports",
         "data": f"{_HERE}.compile.places:data_place",
         "contents": f"{_HERE}.compile.machines:contents_before",

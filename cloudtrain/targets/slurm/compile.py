@@ -188,25 +188,17 @@ def _path_problems(path: tuple[str, ...], place: str | None) -> Iterator[Problem
 # The plan of a job on a Slurm cluster. `--format sbatch` prints it as a file for sbatch.
 
 
-class SlurmExports:
-    """The format of a plan for sbatch itself."""
+def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:
+    """`sbatch`: a file for sbatch itself."""
+    return {"sbatch": lambda: _batch_file(plan.request)} if "script" in plan.request else {}
 
-    def __init__(self, plan: Plan) -> None:
-        self._request = plan.request
 
-    @classmethod
-    def of(cls, plan: Plan) -> SlurmExports | None:
-        return cls(plan) if "script" in plan.request else None
-
-    def forms(self) -> dict[str, Callable[[], str]]:
-        return {"sbatch": self._sbatch}
-
-    def _sbatch(self) -> str:
-        """The job needs the bundle on the cluster: `cloudtrain submit --upload-only` uploads it."""
-        first, newline, rest = str(self._request["script"]).partition("\n")
-        words = self._request["argv"][1:-1]  # without `sbatch`, and without the script, which this text replaces
-        lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]
-        return "\n".join([first, *lines]) + newline + rest
+def _batch_file(request: Mapping[str, Any]) -> str:
+    """The job needs the bundle on the cluster: `cloudtrain submit --upload-only` uploads it."""
+    first, newline, rest = str(request["script"]).partition("\n")
+    words = request["argv"][1:-1]  # without `sbatch`, and without the script, which this text replaces
+    lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]
+    return "\n".join([first, *lines]) + newline + rest
 
 
 def _quote(word: str) -> str:

@@ -36,7 +36,7 @@ class SlurmTarget(Target):
     parts: ClassVar = {
         "rules": f"{_HERE}.rules",
         "online": f"{_HERE}.online",
-        "export": f"{_HERE}.compile:SlurmExports",
+        "forms": f"{_HERE}.compile:forms_of",
         "batch": f"{_HERE}.adopt:batch_settings",
         "container": f"{_HERE}.adopt:container_settings",
         "examine": f"{_HERE}.settings:examine",

@@ -11,14 +11,11 @@ The trainer sends the request with the changes in `DIFFERENCES`, and with driver
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-from collections.abc import Callable
 from typing import Any, Literal
 
 from cloudtrain.errors import UsageError
-from cloudtrain.plans.document import visible, visible_json
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref, build, build_arguments, python_code
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of
@@ -29,6 +26,7 @@ from cloudtrain.targets.sagemaker.export.estimator import (
     estimator_program,
     refuse,
 )
+from cloudtrain.targets.sagemaker.plan import TRAINING, is_of_api
 from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import AwsPlace
 
@@ -231,7 +229,7 @@ class SageMakerExports:
     @classmethod
     def of(cls, plan: Plan) -> SageMakerExports | None:
         """Return the exports of a plan; None if its request is not one of SageMaker's API."""
-        return cls(plan) if any(name in plan.request for name in _NAMES) else None
+        return cls(plan) if is_of_api(plan.request) else None
 
     def to_estimator(self, session: object = None) -> object:
         """Return the estimator of version 2 of the SDK whose `fit` sends exactly `request`.
@@ -296,22 +294,6 @@ class SageMakerExports:
         """
         return build_arguments(self._trainer())
 
-    def forms(self) -> dict[str, Callable[[], str]]:
-        """Return functions that write the plan in other formats, by format name.
-
-        `aws-cli`: JSON for `--cli-input-json` of the AWS command line. `python` (only for training jobs): code for
-        version 2 of the SDK.
-        """
-        body = self._plan.request
-        forms: dict[str, Callable[[], str]] = {
-            "aws-cli": lambda: visible_json(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
-        }
-        return forms | ({"python": lambda: visible(self.to_python())} if self._trains else {})
-
-    @property
-    def _trains(self) -> bool:
-        return "TrainingJobName" in self._plan.request
-
     def _estimator(self) -> Program:
         return estimator_program(*self._training_job())
 
@@ -320,11 +302,8 @@ class SageMakerExports:
 
     def _training_job(self) -> tuple[JsonObject, str, str | None]:
         """Return the request of a training job, the AWS region to which it is sent, and the target's AWS profile."""
-        if not self._trains:
+        if TRAINING.name not in self._plan.request:
             hint = "print the request with `--format aws-cli`, or send `plan.request` with boto3"
             raise UsageError("only training jobs can be exported to the SageMaker SDK", hint=hint, code="CT904")
         place = AwsPlace.parse(self._plan.place)
         return self._plan.request, place.region or "", place.profile
-
-
-_NAMES = ("TrainingJobName", "ProcessingJobName", "HyperParameterTuningJobName")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from cloudtrain.job.requirements import needs_index
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, mapping_at, rows_at, rule, text_at, value_at
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
@@ -285,6 +284,8 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
     """
     if not subject.plan.request.get("EnableNetworkIsolation") or read(subject).start.by == "image":
         return
+    from cloudtrain.job.requirements import needs_index
+
     file = subject.job.environment.requirements
     if file is None and read(subject).start.by == "toolkit":
         file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
