@@ -7,9 +7,11 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .environment import Environment, detect_environment, notice
@@ -215,9 +217,9 @@ def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
 
     A gloo thread releases its reference to a tensor some time after the collective has returned, and needs Python's
     interpreter lock to do so. If the interpreter exits before that, the process aborts with SIGABRT after the training
-    was done: "terminate called without an active exception" (torch 2.13; `bench/leaving.py` counts how often). The
-    tensor's reference count shows whether a thread still refers to it. There are several `rounds`, because threads of
-    earlier collectives may be late, too.
+    was done: "terminate called without an active exception" (torch 2.13; `bench/leaving.py` counts how often; a single
+    process has gloo's threads, too). The tensor's reference count shows whether a thread still refers to it. There are
+    several `rounds`, because threads of earlier collectives may be late, too, and at last all threads must sleep.
     """
     import torch
 
@@ -228,7 +230,24 @@ def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
         deadline = time.monotonic() + patience
         while sys.getrefcount(votes) > ours and time.monotonic() < deadline:
             time.sleep(0.001)
+    deadline = time.monotonic() + patience
+    while True:
+        time.sleep(0.001)  # a thread that waits for the interpreter lock gets it now
+        if not _gloo_runs() or time.monotonic() > deadline:
+            return
 
+
+def _gloo_runs() -> bool:
+    """Return whether one of gloo's threads in this process runs, or waits for a processor. Only Linux shows it."""
+    for path in Path("/proc/self/task").glob("*/stat"):
+        with suppress(OSError):  # the thread has just ended
+            if f"({_GLOO_THREAD}) R " in path.read_text(errors="replace"):
+                return True
+    return False
+
+
+_GLOO_THREAD = "pt_gloo_runloop"
+"""The name that torch gives to gloo's threads."""
 
 _beside: dict[int, Any] = {}
 """Maps the id of a group that handles only GPUs to the group for CPU tensors beside it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -143,6 +144,45 @@ def test_collectives_have_a_timeout(tmp_path: Path, variables: dict[str, str], s
         timeout=DEADLINE,
     )
     assert (found.returncode, found.stdout.strip()) == (0, seconds), found.stderr
+
+
+LATE = """
+import ctypes, threading, time
+from cloudtrain import runtime
+
+group = runtime.init_process_group("gloo")
+done = []
+
+def run():
+    ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop")
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        pass
+    done.append(time.monotonic())
+    threading.Event().wait(60)
+
+threading.Thread(target=run, daemon=True).start()
+time.sleep(0.01)
+runtime.destroy_process_group()
+print(group.world_size, len(done))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the state of a thread")
+def test_one_process_waits_for_a_late_thread_of_gloo(tmp_path: Path) -> None:
+    """A thread that still works when the interpreter ends would abort the process after its training was done."""
+    (tmp_path / "script.py").write_text(LATE)
+    found = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (found.returncode, found.stdout) == (0, "1 1\n"), found.stderr
 
 
 SCRIPT = """
