@@ -36,8 +36,7 @@ from cloudtrain.targets.azureml.launch import (
     MASTER_PORT,
     JobLayout,
     addresses,
-    is_literal,
-    mounted_path,
+    local_paths,
     processes,
 )
 from cloudtrain.targets.azureml.reading import Body
@@ -57,11 +56,6 @@ def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str,
     """Each instance has a different host address, because some tools count hosts. All processes listen at 127.0.0.1, on
     free ports that are chosen when the job starts."""
     data = f"{run_dir}/data"
-    paths = {
-        f"inputs.{name}": str(item.get("value", "")) if is_literal(item) else mounted_path(name, item, data)
-        for name, item in body.inputs.items()
-    }
-    paths |= {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
     return JobLayout(
         run_name=run_name,
         workspace_id=workspace,
@@ -69,7 +63,7 @@ def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str,
         listen=lambda instance, port: (LOOPBACK, f"${{{{ports.instance_{instance}_{port}}}}}"),
         data=data,
         code=tuple(f"{run_dir}/instances/{number}/wd" for number in range(body.instances)),
-        paths=paths,
+        paths=local_paths(body, data),
         gpus=account.machine.gpus and max(1, account.machine.gpus // body.instances),
     )
 
