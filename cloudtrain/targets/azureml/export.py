@@ -19,7 +19,7 @@ from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.azureml.compile.job import PRIORITIES, SERVICES
 from cloudtrain.targets.azureml.parts import camel, duration_seconds, duration_text, parse_label
 from cloudtrain.targets.azureml.service.clouds import BUILT_IN, kind_of
-from cloudtrain.targets.azureml.settings import AccountRef
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.export import Call, Program, Ref, build, python_code
 
 # Convert a body's values into another tool's terms. Values that the tool cannot express are always reported.
@@ -354,7 +354,7 @@ RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm
 """Resources that are arguments of `command`."""
 
 
-def submit_program(job: Mapping[str, Any], place: AccountRef) -> Program:
+def submit_program(job: Mapping[str, Any], place: AzureMLAccount) -> Program:
     arguments = {
         "credential": _credential(place),
         "subscription_id": place.subscription_id,
@@ -391,7 +391,7 @@ def _object(value: Mapping[str, Any]) -> Call:
     return Call(_TABLES["classes"][value["type"]], {name: inner for name, inner in value.items() if name != "type"})
 
 
-def _credential(place: AccountRef) -> Call:
+def _credential(place: AzureMLAccount) -> Call:
     """Outside Azure's public cloud, the call of the credential names the login service of the cloud."""
     kind = kind_of(place.credential)
     cloud = BUILT_IN.get(place.cloud or "AzureCloud")
@@ -416,7 +416,7 @@ MODES = {"mltable": ("eval_mount", "eval_download")}
 _EVERY_MODE = ("ro_mount", "download", "direct")
 
 
-def yaml_job(job: Mapping[str, Any], place: AccountRef, *, remark: str = "") -> str:
+def yaml_job(job: Mapping[str, Any], place: AzureMLAccount, *, remark: str = "") -> str:
     """Return `job`, the result of `job_of`, as YAML, below the command that sends it to `place`, and the `remark`."""
     wordless = [f"inputs.{name}.mode" for name, item in job.get("inputs", {}).items() if not _has_mode(item)]
     if wordless:
@@ -533,8 +533,8 @@ class AzureMLExports:
         return f"Needs what `cloudtrain submit` uploads: {things}."
 
     @property
-    def _place(self) -> AccountRef:
-        return AccountRef.parse(self._plan.place)
+    def _place(self) -> AzureMLAccount:
+        return AzureMLAccount.parse(self._plan.place)
 
     def _job(self) -> dict[str, Any]:
         return job_of(self._plan.request, self._plan.run_name)

@@ -210,6 +210,16 @@ class AzureMLAccount(NamedTuple):
         place = ":".join(quote(part, safe="") for part in parts)
         return place if self.credential is None else f"{self.credential}@{place}"
 
+    @classmethod
+    def parse(cls, place: str) -> AzureMLAccount:
+        """Return the account in the text of `place`. Raises `UsageError` if it has another form."""
+        credential, _, rest = place.rpartition("@")
+        parts = [unquote(part) for part in rest.split(":")]
+        if len(parts) not in (3, 4) or not all(parts):
+            hint = "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/RUN`, as `cloudtrain ps` shows it"
+            raise UsageError(f"`{place}` does not name a workspace", hint=hint, code="CT933")
+        return cls(parts[0], parts[1], parts[2], credential=credential or None, cloud=parts[3] if parts[3:] else None)
+
     @property
     def workspace_id(self) -> str:
         return workspace_id(self.subscription_id, self.resource_group, self.workspace)
@@ -302,31 +312,3 @@ def _section(file: Path, name: str) -> Mapping[str, str]:
     except (configparser.Error, OSError, UnicodeDecodeError):
         return {}
     return dict(parser.items(name)) if parser.has_section(name) else {}
-
-
-# The account part of a run's reference: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`.
-
-
-class AccountRef(NamedTuple):
-    """A workspace, its cloud and the kind of credential. If `cloud` is None, environment variables name the cloud; if
-    `credential` is None, any credential is used."""
-
-    subscription_id: str
-    resource_group: str
-    workspace: str
-    credential: str | None = None
-    cloud: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> AccountRef:
-        """Parse the text that `AzureMLAccount.place` wrote. Raises `UsageError` if it has another form."""
-        credential, _, rest = text.rpartition("@")
-        parts = [unquote(part) for part in rest.split(":")]
-        if len(parts) not in (3, 4) or not all(parts):
-            hint = "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/RUN`, as `cloudtrain ps` shows it"
-            raise UsageError(f"`{text}` does not name a workspace", hint=hint, code="CT933")
-        return cls(parts[0], parts[1], parts[2], credential or None, parts[3] if len(parts) == 4 else None)
-
-    @property
-    def workspace_id(self) -> str:
-        return workspace_id(self.subscription_id, self.resource_group, self.workspace)

@@ -21,7 +21,7 @@ from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.parts import MODELS, Labelled, asset_id, parse_label
 from cloudtrain.targets.azureml.service.clouds import Cloud, cloud_of, credential_of, kind_of
 from cloudtrain.targets.azureml.service.provider_errors import RefusedCall, refusal_error, translate_error
-from cloudtrain.targets.azureml.settings import AccountRef
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Expired, NotThere
 from cloudtrain.version import __version__
 
@@ -65,7 +65,7 @@ class Client:
     path inside the workspace (`jobs/NAME`; empty for the workspace itself), a path of the resource manager
     (`/subscriptions/...`), or a complete URL."""
 
-    def __init__(self, place: AccountRef, environ: Mapping[str, str]) -> None:
+    def __init__(self, place: AzureMLAccount, environ: Mapping[str, str]) -> None:
         self.place = place
         self._environ = environ
         self._lock = RLock()

@@ -26,7 +26,7 @@ from cloudtrain.targets.azureml.service.online import refresh
 from cloudtrain.targets.azureml.service.status import explain, hourly_price, is_ending, listed_status, status_of
 from cloudtrain.targets.azureml.service.transfer import download as download_results
 from cloudtrain.targets.azureml.service.transfer import fetch_code, make_asset, upload_data
-from cloudtrain.targets.azureml.settings import AccountRef, AzureML, AzureMLAccount, account_of
+from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, account_of
 from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains, follow
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 
@@ -50,9 +50,9 @@ class AzureMLService:
         self._environ = environ
         self._pace = pace or Pace()
         self._overlay = cache(partial(user_overlay, target="azureml"))
-        self._clients: dict[str, Client] = {}
-        self._blobs: dict[str, Blobs] = {}
-        self._clusters: dict[str, Mapping[str, Any] | None] = {}
+        self._at = cache(lambda place: Client(AzureMLAccount.parse(place), environ))
+        self._stores = cache(lambda place: Blobs(self._at(place)))
+        self._cluster = cache(_cluster)
         self._labels = Labels()
 
     def can_check(self, settings: AzureML) -> bool:
@@ -164,16 +164,6 @@ class AzureMLService:
             raise SettingsError(refusal, hint=hint)
         return account
 
-    def _at(self, place: str) -> Client:
-        if place not in self._clients:
-            self._clients[place] = Client(AccountRef.parse(place), self._environ)
-        return self._clients[place]
-
-    def _stores(self, place: str) -> Blobs:
-        if place not in self._blobs:
-            self._blobs[place] = Blobs(self._at(place))
-        return self._blobs[place]
-
     def _job(self, ref: RunRef) -> dict[str, Any]:
         job = self._find(ref)
         if job is None:
@@ -215,14 +205,6 @@ class AzureMLService:
             return {}  # the run history shows a new job with a delay, and may be forbidden
         return details
 
-    def _cluster(self, client: Client, compute: str) -> Mapping[str, Any] | None:
-        if compute not in self._clusters:
-            try:
-                self._clusters[compute] = client.get(compute, api_version=COMPUTE)
-            except (NotThere, Denied):
-                self._clusters[compute] = None
-        return self._clusters[compute]
-
     def _log(self, ref: RunRef, job: Mapping[str, Any], **only: int | None) -> RunLog:
         return RunLog(self._stores(ref.place), ref.name, Layout.of(job["properties"]), **only)
 
@@ -239,6 +221,14 @@ class AzureMLService:
         yield from log.new_lines()
         if status.state.is_final:
             yield from log.rest()
+
+
+def _cluster(client: Client, compute: str) -> Mapping[str, Any] | None:
+    try:
+        cluster: Mapping[str, Any] = client.get(compute, api_version=COMPUTE)
+    except (NotThere, Denied):
+        return None
+    return cluster
 
 
 def _is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None) -> bool:

@@ -25,7 +25,7 @@ from cloudtrain.targets.azureml.service.client import SUBMIT, SWEEP, Client
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from cloudtrain.targets.azureml.service.status import reason_of, seconds, state_of, status_of
 from cloudtrain.targets.azureml.service.transfer import fetch_code
-from cloudtrain.targets.azureml.settings import AccountRef, AzureML, account_of
+from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, account_of
 from cloudtrain.targets.common.services import NotThere, own_value, refuse_rank, trial_lines
 from cloudtrain.targets.contract import Tuner
 
@@ -131,12 +131,12 @@ _MOST = 256 << 20
 _FILE = "adopt the pipeline's file: `cloudtrain adopt pipeline.yml --job STEP`"
 
 
-def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> AccountRef:
+def workspace_of(place: str, account: AzureMLAccount) -> AzureMLAccount:
     """Return the workspace in the middle part of a job's reference: `SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`. If `place`
-    is only the workspace's name, the rest comes from `account`, unless the settings lack it (`missing`)."""
+    is only the workspace's name, the rest comes from `account`."""
     if ":" in place:
-        return AccountRef.parse(place)
-    if {"subscription_id", "resource_group"} & set(missing):
+        return AzureMLAccount.parse(place)
+    if {"subscription_id", "resource_group"} & set(account.missing):
         hint = (
             "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/NAME`, or set `subscription_id` and "
             "`resource_group` under `[azureml]` in cloudtrain.toml"
@@ -147,8 +147,7 @@ def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> A
 
 def fetch_original(place: str, name: str, settings: AzureML, environ: Mapping[str, str]) -> Original:
     """Return the job `name` with its code. If the code cannot be read, the result contains only the code's id."""
-    account = account_of(settings, environ, Path.cwd())
-    client = Client(workspace_of(place, AccountRef.parse(account.place), account.missing), environ)
+    client = Client(workspace_of(place, account_of(settings, environ, Path.cwd())), environ)
     try:
         document = client.get(f"jobs/{name}", api_version=SUBMIT)  # older ones leave out fields of a body
     except NotThere:
