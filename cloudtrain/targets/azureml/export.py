@@ -75,57 +75,35 @@ def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
     return convert
 
 
+def only(fits: Callable[[Any], bool], convert: Convert = lambda value: value) -> Convert:
+    """Convert the values that fit, and refuse any other."""
+
+    def checked(value: Any) -> Any:
+        if not fits(value):
+            raise Wordless("")
+        return convert(value)
+
+    return checked
+
+
 def not_empty(how: Convert) -> Convert:
     """Refuse an empty mapping, because the tool would leave it out."""
-
-    def convert(value: Any) -> Any:
-        if value == {}:
-            raise Wordless("")
-        return how(value)
-
-    return convert
+    return only(lambda value: value != {}, how)
 
 
 def one_of(table: Mapping[Any, str]) -> Convert:
     """Return a function that looks up the tool's name of a value in `table`. Other values are refused."""
-
-    def convert(value: object) -> str:
-        if isinstance(value, bool | dict | list) or value not in table:
-            raise Wordless("")
-        return table[value]
-
-    return convert
+    return only(lambda value: not isinstance(value, bool | dict | list) and value in table, table.__getitem__)
 
 
 def constant(expected_value: object) -> Convert:
-    def convert(value: object) -> object:
-        if value != expected_value or type(value) is not type(expected_value):
-            raise Wordless("")
-        return value
-
-    return convert
+    return only(lambda value: value == expected_value and type(value) is type(expected_value))
 
 
-def of_type(*types: type) -> Convert:
-    def convert(value: Any) -> Any:
-        if type(value) not in types:
-            raise Wordless("")
-        return value
-
-    return convert
-
-
-text, count, flag, mapping = of_type(str), of_type(int), of_type(bool), of_type(dict)
-
-
-def texts(value: object) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Wordless("")
-    return value
-
-
-def _nothing(value: object) -> None:  # noqa: ARG001 - a converter
-    raise Wordless("")
+text, count = only(lambda value: type(value) is str), only(lambda value: type(value) is int)
+flag, mapping = only(lambda value: type(value) is bool), only(lambda value: type(value) is dict)
+texts = only(lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value))
+_nothing = only(lambda _: False)
 
 
 def _collect(how: Convert, value: object, name: str, wordless: list[str]) -> Any:
@@ -185,25 +163,18 @@ def _refusal(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetE
     return TargetError(f"{tool} cannot express {names}", hint=hint, code="CT904")
 
 
-def _id(value: Any) -> str:
-    """azure-ai-ml sends complete ids and short names of curated environments unchanged, and resolves the label for an
-    asset's newest version as `cloudtrain submit` does. For other texts, it would look something up or upload something
-    before it sends the job."""
-    if not text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")):
-        raise Wordless("")
-    return write_label(value)
-
-
 def write_label(value: Any) -> str:
     """Shorten an id with the label `latest` to `mine@latest`; return any other id or address unchanged."""
     label = parse_label(text(value))
     return f"{label.name}@latest" if label else str(value)
 
 
-def _compute(value: Any) -> str:
-    if text(value) in ("", "local"):  # `local` would start the job on the user's own machine
-        raise Wordless("")
-    return str(value)
+_id = only(lambda value: text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")), write_label)
+"""azure-ai-ml sends complete ids and short names of curated environments unchanged, and resolves the label for an
+asset's newest version as `cloudtrain submit` does. For other texts, it would look something up or upload something
+before it sends the job."""
+
+_compute = only(lambda value: text(value) not in ("", "local"))  # `local` would start the job on the user's own machine
 
 
 def _seconds(value: Any) -> int:
