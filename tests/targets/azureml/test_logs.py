@@ -12,10 +12,11 @@ import pytest
 
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.states import LogLine, RunState, RunStatus
+from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service import blobs as storage
 from cloudtrain.targets.azureml.service.blobs import Blobs
 from cloudtrain.targets.azureml.service.client import Client
-from cloudtrain.targets.azureml.service.logs import Layout, RunLog
+from cloudtrain.targets.azureml.service.logs import RunLog
 from cloudtrain.targets.common.services import Denied, Pace, follow
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.files import ARTIFACTS, artifact
@@ -48,7 +49,7 @@ def job(fake: FakeAzure, client: Client) -> Job:
 
 
 def log_of(client: Client, **options: Any) -> RunLog:
-    return RunLog(Blobs(client), NAME, Layout.of(BODY), **options)
+    return RunLog(Blobs(client), NAME, Body({"properties": BODY}), **options)
 
 
 def texts(lines: Iterator[LogLine]) -> list[str]:

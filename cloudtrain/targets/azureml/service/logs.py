@@ -12,7 +12,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 from threading import RLock
 from typing import Any, NamedTuple
@@ -52,46 +51,34 @@ class Writer(NamedTuple):
     rank: int | None
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The ranks of a job, and the instance of each rank."""
+def writer_of(body: Body, file: str) -> Writer | None:
+    """Return the process that writes a log file; None for files that are not a process's output."""
+    if _LAUNCHERS_OWN.fullmatch(file):
+        return Writer(0, None)
+    match = _FILE.fullmatch(file)
+    if match is None:
+        return None
+    number = int(match["number"] or 0)
+    if body.has_launcher:
+        return Writer(number, None)
+    if body.kind != "TensorFlow":
+        return Writer(number // body.processes_per_instance, number)
+    kind = "ps" if "ps" in (match["before"], match["behind"]) else "worker"
+    rank = number + (body.workers if kind == "ps" else 0)
+    places = {(task.kind, task.index): task.instance for task in tasks(body)}
+    return Writer(places.get((kind, number), 0), rank)
 
-    body: Body
 
-    @classmethod
-    def of(cls, properties: Mapping[str, Any]) -> Layout:
-        return cls(Body({"properties": properties}))
-
-    def writer(self, file: str) -> Writer | None:
-        """Return the process that writes a log file; None for files that are not a process's output."""
-        if _LAUNCHERS_OWN.fullmatch(file):
-            return Writer(0, None)
-        match = _FILE.fullmatch(file)
-        if match is None:
-            return None
-        number = int(match["number"] or 0)
-        if self.body.has_launcher:
-            return Writer(number, None)
-        if self.body.kind != "TensorFlow":
-            return Writer(number // self.body.processes_per_instance, number)
-        kind = "ps" if "ps" in (match["before"], match["behind"]) else "worker"
-        rank = number + (self.body.workers if kind == "ps" else 0)
-        places = {(task.kind, task.index): task.instance for task in tasks(self.body)}
-        return Writer(places.get((kind, number), 0), rank)
-
-    def check(self, rank: int | None, instance: int | None) -> None:
-        """Refuse a rank or instance that cannot be selected: the empty log of a missing rank would look like the log of
-        a rank without output."""
-        if rank is not None and self.body.has_launcher:
-            raise UsageError(
-                "you cannot select a rank, because the log mixes the lines of all ranks of an instance",
-                hint="use `--instance N`",
-                code="CT937",
-            )
-        for noun, number, count in (("rank", rank, self.body.ranks), ("instance", instance, self.body.instances)):
-            if number is not None and number >= count:
-                plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
-                raise UsageError(f"the job has no {noun} {number}", hint=f"the job has {plural}", code="CT937")
+def check_selection(body: Body, rank: int | None, instance: int | None) -> None:
+    """Refuse a rank or instance that cannot be selected: the empty log of a missing rank would look like the log of a
+    rank without output."""
+    if rank is not None and body.has_launcher:
+        message = "you cannot select a rank, because the log mixes the lines of all ranks of an instance"
+        raise UsageError(message, hint="use `--instance N`", code="CT937")
+    for noun, number, count in (("rank", rank, body.ranks), ("instance", instance, body.instances)):
+        if number is not None and number >= count:
+            plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
+            raise UsageError(f"the job has no {noun} {number}", hint=f"the job has {plural}", code="CT937")
 
 
 class Cutter:
@@ -193,12 +180,12 @@ class RunLog:
     """All log files of one run, or only those of one rank or instance."""
 
     def __init__(
-        self, blobs: Blobs, run: str, layout: Layout, *, rank: int | None = None, instance: int | None = None
+        self, blobs: Blobs, run: str, body: Body, *, rank: int | None = None, instance: int | None = None
     ) -> None:
-        layout.check(rank, instance)
+        check_selection(body, rank, instance)
         self._blobs = blobs
         self._run = run
-        self._layout = layout
+        self._body = body
         self._rank = rank
         self._instance = instance
         self.details: Mapping[str, Any] = {}
@@ -255,7 +242,7 @@ class RunLog:
     def discover(self) -> None:
         """Look for new files, and for new addresses of known files."""
         for name, address in self._list_files().items():
-            writer = self._layout.writer(name)
+            writer = writer_of(self._body, name)
             self._addresses[name] = address
             if writer is not None and self._selects(writer):
                 self._files.setdefault(name, LogFile(name, writer))

@@ -17,10 +17,11 @@ from cloudtrain.plans.plan import Finding, Plan, Upload
 from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
 from cloudtrain.targets.azureml.parts import machines_of
+from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import Blobs
 from cloudtrain.targets.azureml.service.client import CANCEL, COMPUTE, JOB, SUBMIT, Client, Labels
 from cloudtrain.targets.azureml.service.clouds import credentials_in_sight
-from cloudtrain.targets.azureml.service.logs import Layout, RunLog
+from cloudtrain.targets.azureml.service.logs import RunLog
 from cloudtrain.targets.azureml.service.online import check as check_online
 from cloudtrain.targets.azureml.service.online import refresh
 from cloudtrain.targets.azureml.service.status import explain, hourly_price, is_ending, listed_status, status_of
@@ -206,7 +207,7 @@ class AzureMLService:
         return details
 
     def _log(self, ref: RunRef, job: Mapping[str, Any], **only: int | None) -> RunLog:
-        return RunLog(self._stores(ref.place), ref.name, Layout.of(job["properties"]), **only)
+        return RunLog(self._stores(ref.place), ref.name, Body(job), **only)
 
     def _follow(
         self, ref: RunRef, job: Mapping[str, Any], log: RunLog, on_status: Callable[[RunStatus], None] | None
