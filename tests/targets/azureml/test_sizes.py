@@ -12,8 +12,10 @@ import pytest
 from cloudtrain.errors import TargetError
 from cloudtrain.machines.overlay import apply_overlay, load_overlays
 from cloudtrain.machines.table import instance_types
+from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.online import refresh
 from cloudtrain.targets.azureml.service.provider_errors import NoWorkspace
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Denied
 
 SUBSCRIPTION = "/subscriptions/00000000-0000-0000-0000-000000000000"
@@ -38,10 +40,11 @@ ANSWERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Service:
+class Service(Client):
     """Answers from a table; an answer that is an error is raised. Lists come in pages of one item."""
 
     def __init__(self, **changed: Any) -> None:
+        super().__init__(AzureMLAccount(SUBSCRIPTION.rpartition("/")[2], "rg", "ws"), {})
         self.answers = ANSWERS | changed
         self.asked: list[tuple[str, str | None, Mapping[str, str] | None]] = []
 
@@ -60,7 +63,7 @@ class Service:
 
 def refreshed(service: Service, folder: Path) -> Any:
     """One refresh."""
-    return refresh(service, SUBSCRIPTION.rpartition("/")[2], folder=folder, date="2026-11-22")
+    return refresh(service, folder=folder, date="2026-11-22")
 
 
 def rows(folder: Path) -> dict[str, Any]:

@@ -93,12 +93,16 @@ class Client:
                 return
             page = self.get(page["nextLink"])
 
+    def items(self, path: str, *, api_version: str, query: Mapping[str, str] | None = None) -> list[Any]:
+        """Return all items of a list."""
+        return [item for page in self.pages(path, api_version=api_version, query=query) for item in page]
+
     def history(self, path: str) -> Any:
         """Return JSON data of the run history at a path such as `runs/NAME/details`."""
         return self.get(self._history_url(path), api_version=HISTORY)
 
-    def history_pages(self, path: str) -> Iterator[list[Any]]:
-        return self.pages(self._history_url(path), api_version=HISTORY)
+    def history_items(self, path: str) -> list[Any]:
+        return self.items(self._history_url(path), api_version=HISTORY)
 
     def service(self, name: str) -> str:
         """Return the URL of a service of the workspace. The service named `api` is the gateway to most others."""

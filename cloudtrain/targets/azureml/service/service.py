@@ -73,8 +73,7 @@ class AzureMLService:
 
         account = self._account(settings, "cloudtrain cannot list instance types, because no workspace is configured")
         folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()
-        client = self._at(account.place)
-        return refresh(client, client.place.subscription_id, folder=folder, date=today.isoformat())
+        return refresh(self._at(account.place), folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
         client = self._at(plan.place)

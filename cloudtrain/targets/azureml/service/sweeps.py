@@ -63,10 +63,10 @@ class AzureMLTuner(AzureMLService, Tuner):
         """The trials are ordered by the number at the end of their names."""
         client, objective = self._at(ref.place), self.objective(ref)
         try:
-            pages = client.history_pages(f"runs/{ref.name}/children")
-            rows = [row for page in pages for row in page if not row["runId"].endswith(_NOT_A_TRIAL)]
+            children = client.history_items(f"runs/{ref.name}/children")
         except NotThere:
             return []  # the run history shows a new job with a delay
+        rows = [row for row in children if not row["runId"].endswith(_NOT_A_TRIAL)]
         rows.sort(key=lambda row: (len(row["runId"]), row["runId"]))
         metrics = self._metrics(ref, {row["experimentId"] for row in rows if row.get("experimentId")})
         return [_trial(number, row, metrics.get(row["runId"], {}), objective) for number, row in enumerate(rows, 1)]
