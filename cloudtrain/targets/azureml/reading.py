@@ -241,14 +241,10 @@ class AzureMLReading(Reading):
     def body(self) -> Body:
         return Body(self.request)
 
-    def overridden(self, *keys: str) -> ValuePath | None:
-        """Return the path of the override that sets or removes the field `keys` of the body; None without one."""
-        return (OVERRIDES, *keys) if is_written(self.overrides, *keys) else None
-
     def place(self, keys: tuple[str, ...], field: ValuePath = ()) -> ValuePath:
         """Return the path of the setting that determines the body's field `keys`: an override, or else the job's
         `field`, which is empty for settings of the target."""
-        return self.overridden(*keys) or field
+        return self.override_of(*keys) or field
 
     @property
     def count_path(self) -> ValuePath:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path as File
@@ -252,18 +253,12 @@ def _parse(text: object) -> object:
     """Convert a text that is written like a number or a boolean; return any other text unchanged."""
     if not isinstance(text, str):
         return text
-    for value in (_number(text, int), _number(text, float), {"True": True, "False": False}.get(text)):
-        if value is not None and hyperparameter_text(value) == text:
-            return value
+    for kind in (int, float, {"True": True, "False": False}.__getitem__):
+        with suppress(ValueError, KeyError):
+            value = kind(text)
+            if isfinite(value) and hyperparameter_text(value) == text:
+                return value
     return text
-
-
-def _number(text: str, kind: type[int] | type[float]) -> int | float | None:
-    try:
-        value = kind(text)
-    except ValueError:
-        return None
-    return value if isfinite(value) else None
 
 
 def _output(item: JsonMapping) -> JsonObject:

@@ -107,7 +107,7 @@ def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
         return
     name = reading.body.compute_name
     for setting, keys in (("job_tier", ("queueSettings", "jobTier")), ("locations", ("resources", "locations"))):
-        value = getattr(subject.settings, setting) or reading.overridden(*keys)
+        value = getattr(subject.settings, setting) or reading.override_of(*keys)
         if value and not reading.body.is_spot:
             yield Fault(
                 f"`{setting}` has no effect on the cluster `{name}`",

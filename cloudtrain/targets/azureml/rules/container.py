@@ -187,7 +187,7 @@ def _services(subject: Subject, kind: str) -> list[str]:
 
 def _docker_path(subject: Subject) -> ValuePath:
     reading = read(subject)
-    return reading.overridden("resources", "dockerArgs") or reading.overridden("resources", "dockerArgsList") or ()
+    return reading.override_of("resources", "dockerArgs") or reading.override_of("resources", "dockerArgsList") or ()
 
 
 def _docker_words(subject: Subject) -> list[str]:
@@ -234,7 +234,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
         )
         return
     match = _LABEL.fullmatch(environment_id)
-    if match and (subject.job.environment.of("azureml") or reading.overridden("environmentId")):
+    if match and (subject.job.environment.of("azureml") or reading.override_of("environmentId")):
         start = environment_id.partition("/labels/")[0]
         registry = re.search(r"/registries/([^/]+)/", start)
         lists = f"`az ml environment list --name {match['name']}" + (

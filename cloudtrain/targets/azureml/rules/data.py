@@ -280,7 +280,7 @@ def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by
 
 
 def _output_path(subject: Subject, name: str) -> ValuePath:
-    if path := read(subject).overridden("outputs", name):
+    if path := read(subject).override_of("outputs", name):
         return path
     if name == CHECKPOINT and subject.job.checkpoint is not None:
         return ("checkpoint", "azureml")
