@@ -354,28 +354,31 @@ def read(subject: Subject) -> AzureMLReading:
     return subject.reading
 
 
-_DATASTORE = re.compile(
+DATASTORE_ADDRESS = re.compile(
     r"azureml://(?:subscriptions/(?P<subscription>[^/]+)/resourcegroups/(?P<group>[^/]+)/(?:providers/[^/]+/)?"
-    r"workspaces/(?P<workspace>[^/]+)/)?datastores/(?P<store>[^/]+)(?:/paths)?(?P<below>/.*)?",
+    r"workspaces/(?P<workspace>[^/]+)/)?datastores/(?P<store>[^/]+)(?:/paths(?=/|$))?(?:/(?P<path>.*))?",
     re.IGNORECASE | re.DOTALL,
 )
-_BLOB = re.compile(
-    r"https?://(?P<account>[^./]+)\.(?:blob|dfs)\.[^/]+/(?P<container>[^/?]+)(?P<below>/[^?]*)?(?:\?.*)?"
+"""Matches the long form, the short form, and the form without `paths` in which the service names a job's artifacts."""
+
+HADOOP_ADDRESS = re.compile(
+    r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<host>(?:(?P<account>[^./]+)\.)?[^/]+)(?:/(?P<path>.*))?", re.DOTALL
 )
-_CONTAINER = re.compile(r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<account>[^./]+)\.[^/]+(?P<below>/.*)?")
+
+_BLOB = re.compile(r"https?://(?P<account>[^./]+)\.(?:blob|dfs)\.[^/]+/(?P<container>[^/?]+)(?P<path>/[^?]*)?(?:\?.*)?")
 
 
 def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
     """Split an address into parts, which are the same for every address of the same data. For example, a datastore's
     address may or may not include the workspace of `account`, and a container has `https:`, `wasbs:` and `abfss:`
     addresses."""
-    if match := _DATASTORE.fullmatch(uri):
+    if match := DATASTORE_ADDRESS.fullmatch(uri):
         own = (account.subscription_id, account.resource_group, account.workspace)
         names = (match["subscription"], match["group"], match["workspace"])
         is_own = match["workspace"] is None or [str(part).casefold() for part in names] == [p.casefold() for p in own]
-        return ("azureml", *(() if is_own else map(str, names)), match["store"], *_below(match["below"]))
-    if match := _BLOB.fullmatch(uri) or _CONTAINER.fullmatch(uri):
-        return ("storage", match["account"], match["container"], *_below(unquote(match["below"] or "")))
+        return ("azureml", *(() if is_own else map(str, names)), match["store"], *_below(match["path"]))
+    if (match := _BLOB.fullmatch(uri) or HADOOP_ADDRESS.fullmatch(uri)) and match["account"]:
+        return ("storage", match["account"], match["container"], *_below(unquote(match["path"] or "")))
     return split_uri(uri)
 
 

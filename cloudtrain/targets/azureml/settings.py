@@ -143,17 +143,11 @@ def az_folder(environ: Mapping[str, str]) -> Path:
 
 def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
     """They stand in `azureProfile.json` of az's `folder`, until `az logout` removes them."""
-    rows = mapping_in(folder / "azureProfile.json").get("subscriptions")
-    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-
-
-def mapping_in(file: Path) -> Mapping[str, Any]:
-    """Return the mapping in a JSON file; empty if the file is missing or unreadable."""
     try:
-        content = json.loads(read_text(file))  # az writes a byte order mark
-    except (OSError, ValueError, RecursionError, Unreadable):
-        return {}
-    return content if isinstance(content, Mapping) else {}
+        rows = json.loads(read_text(folder / "azureProfile.json"))["subscriptions"]  # az writes a byte order mark
+    except (OSError, ValueError, RecursionError, Unreadable, LookupError, TypeError):
+        return []
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
 # Find the account settings on this machine, without the network and without Azure packages.

@@ -71,16 +71,16 @@ class Client:
         self._lock = RLock()
         self._credential: Any = None
         self._pipelines: dict[bool, Any] = {}
+        # Azure's warnings are shown only if the user has set up logging.
+        logging.getLogger("azure").addHandler(logging.NullHandler())
 
     def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
         return self.send("GET", path, api_version=api_version, query=query)
 
-    def put(self, path: str, body: object, *, api_version: str | None = None) -> Any:
-        return self.send("PUT", path, api_version=api_version, content=_encode(body))
-
     def post(self, path: str, body: object = None, *, api_version: str | None = None) -> Any:
         """Send a POST request, which must be safe to repeat."""
-        return self.send("POST", path, api_version=api_version, content=None if body is None else _encode(body))
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        return self.send("POST", path, api_version=api_version, content=content)
 
     def pages(
         self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
@@ -225,8 +225,6 @@ class Client:
         policies = require("azure.core.pipeline.policies", extra="azureml")
         pipeline = require("azure.core.pipeline", extra="azureml")
         transport = require("azure.core.pipeline.transport", extra="azureml")
-        # Azure's warnings are shown only if the user has set up logging.
-        logging.getLogger("azure").addHandler(logging.NullHandler())
         steps = [
             policies.RequestIdPolicy(),
             policies.UserAgentPolicy(f"cloudtrain/{__version__}"),
@@ -244,10 +242,6 @@ class Client:
         return pipeline.Pipeline(
             transport.RequestsTransport(connection_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT), steps
         )
-
-
-def _encode(body: object) -> bytes:
-    return json.dumps(body, ensure_ascii=False).encode()
 
 
 def _decode(data: bytes) -> Any:

@@ -305,7 +305,7 @@ class RunLog:
         where = artifact_place(self._blobs.client.place.workspace_id, self._run)
         container = self._blobs.container(where)
         folders = ("user_logs/", "azureml-logs/", "system_logs/")
-        names = [name for folder in folders for name in container.names(where.path + folder)]
+        names = [name for folder in folders for name in container.sizes(where.path + folder)]
         return [name.removeprefix(where.path) for name in names]
 
     def _read(self, file: LogFile) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from cloudtrain.machines.overlay import Refreshed, write_refreshed
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Finding, Level, Plan
 from cloudtrain.rules.engine import ValuePath, declare_all, level_of
-from cloudtrain.targets.azureml.catalogue import overlay_of
+from cloudtrain.targets.azureml.catalogue import overlay_of, squeeze
 from cloudtrain.targets.azureml.parts import Labelled, parse_label
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import DatastorePlace, place_of
@@ -72,12 +71,8 @@ def _is_of(usage: Mapping[str, Any], name: str) -> bool:
     names = usage.get("name") or {}
     if str(names.get("value", "")).lower() == name.lower():
         return True
-    words = _letters(str(names.get("value", "")))
-    return "vcpus" in words and "lowpriority" not in words and words.startswith(_letters(name))
-
-
-def _letters(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower())
+    words = squeeze(str(names.get("value", "")))
+    return "vcpus" in words and "lowpriority" not in words and words.startswith(squeeze(name))
 
 
 def _list_entries(client: Client, location: str, what: str) -> list[dict[str, Any]]:
@@ -211,12 +206,12 @@ def _serverless(question: _Question) -> Iterator[Finding]:
         return  # the service will choose a size that the quota allows
     capacity = partial(_capacity, question.client, size, body.instances, is_spot=body.is_spot)
     regions = [list(capacity(location)) for location in locations]
-    # Errors count more than warnings, because an error means that the service refuses the job.
-    yield from min(regions, key=lambda findings: (_errors(findings), len(findings)), default=[])
 
+    def weight(findings: list[Finding]) -> tuple[int, int]:
+        """Errors count more than warnings, because an error means that the service refuses the job."""
+        return sum(finding.level is Level.ERROR for finding in findings), len(findings)
 
-def _errors(findings: list[Finding]) -> int:
-    return sum(finding.level is Level.ERROR for finding in findings)
+    yield from min(regions, key=weight, default=[])
 
 
 def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Finding]:

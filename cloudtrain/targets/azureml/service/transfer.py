@@ -208,7 +208,7 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
     address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition("?")[0]
     container_url, root = code_folder(address)
     container = blobs.beside(container_url)
-    names = [(blob, _behind(blob, root)) for blob in container.names(f"{root}/" if root else "")]
+    names = [(blob, _behind(blob, root)) for blob in container.sizes(f"{root}/" if root else "")]
     with landing(destination) as staging:
         files = [(File(name, _opener(container, blob)), staging.place(name)) for blob, name in names if name]
         run_concurrently(_FILES, lambda item, check: _fetch(*item, check), files)
@@ -282,7 +282,7 @@ class Results:
         container = self._blobs.container(where)
         root = where.path.rstrip("/")
         prefix = f"{root}/{rest}" if root else rest
-        for blob in container.names(prefix) or (container.names(root) if root and not rest else ()):
+        for blob in container.sizes(prefix) or (container.sizes(root) if root and not rest else ()):
             below = root.rpartition("/")[2] if blob == root else _behind(blob, root)
             if below and _behind(below, rest) is not None:
                 yield File(f"{name}/{below}", _opener(container, blob))
