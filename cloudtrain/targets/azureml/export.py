@@ -325,18 +325,6 @@ RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm
 """Resources that are arguments of `command`."""
 
 
-def submit_program(job: Mapping[str, Any], place: AzureMLAccount) -> Program:
-    arguments = {
-        "credential": _credential(place),
-        "subscription_id": place.subscription_id,
-        "resource_group_name": place.resource_group,
-        "workspace_name": place.workspace,
-    }
-    client = Call(f"{_SDK}.MLClient", arguments | ({"cloud": place.cloud} if place.cloud else {}))
-    variables = {"job": _command(job), "ml_client": client}
-    return Program(variables, "jobs.create_or_update", {"job": Ref("job")}, EXTRA)
-
-
 def _command(job: Mapping[str, Any]) -> Call:
     arguments: dict[str, Any] = {}
     for name, value in job.items():
@@ -389,27 +377,24 @@ _EVERY_MODE = ("ro_mount", "download", "direct")
 
 def yaml_job(job: Mapping[str, Any], place: AzureMLAccount, *, remark: str = "") -> str:
     """Return `job`, the result of `job_of`, as YAML, below the command that sends it to `place`, and the `remark`."""
-    wordless = [f"inputs.{name}.mode" for name, item in job.get("inputs", {}).items() if not _has_mode(item)]
+    inputs = {name: item for name, item in job.get("inputs", {}).items() if isinstance(item, dict)}
+    wordless = [
+        f"inputs.{name}.mode"
+        for name, item in inputs.items()
+        if item.get("mode", "direct") not in (*_EVERY_MODE, *MODES.get(item["type"], ()))
+    ]
     if wordless:
         raise _refusal(wordless, "the YAML of Azure ML")
     document = {"$schema": SCHEMA, "type": "command", **job}
     document |= {name: _yaml_job_id(job[name]) for name in ("code", "environment", "compute") if name in job}
     if "inputs" in job:
-        document["inputs"] = {
-            key: item | {"path": _yaml_job_id(item["path"])} if isinstance(item, dict) else item
-            for key, item in job["inputs"].items()
-        }
+        paths = {name: item | {"path": _yaml_job_id(item["path"])} for name, item in inputs.items()}
+        document["inputs"] = job["inputs"] | paths
     names = {"--subscription": place.subscription_id, "--resource-group": place.resource_group}
     options = names | {"--workspace-name": place.workspace}
     words = " ".join(f"{option} {shell_word(value)}" for option, value in options.items())
     head = f"# az ml job create --file job.yml {words}\n" + (f"# {remark}\n" if remark else "")
     return head + _dump(document)
-
-
-def _has_mode(item: Any) -> bool:
-    if not isinstance(item, dict) or "mode" not in item:
-        return True
-    return item["mode"] in (*_EVERY_MODE, *MODES.get(item["type"], ()))
 
 
 def _yaml_job_id(reference: str) -> str:
@@ -484,7 +469,16 @@ class AzureMLExports:
         title = f"Job `{self._plan.run_name}`, for the SDK of Azure ML: pip install azure-ai-ml azure-identity"
         if self._plan.uploads:
             title += f"\n\n{self._needs}\n"
-        return python_code(submit_program(self._job(), self._place), title=title)
+        place = self._place
+        arguments = {
+            "credential": _credential(place),
+            "subscription_id": place.subscription_id,
+            "resource_group_name": place.resource_group,
+            "workspace_name": place.workspace,
+        }
+        client = Call(f"{_SDK}.MLClient", arguments | ({"cloud": place.cloud} if place.cloud else {}))
+        variables = {"job": _command(self._job()), "ml_client": client}
+        return python_code(Program(variables, "jobs.create_or_update", {"job": Ref("job")}, EXTRA), title=title)
 
     def to_yaml(self) -> str:
         """Return the job as YAML, from which `az ml job create --file` and `azure.ai.ml.load_job` make `request`.

@@ -221,7 +221,8 @@ BATCH_PORT = 6000
 """The port behind the master's address in AZ_BATCH_MASTER_NODE; it belongs to Batch."""
 
 INTERFACE = "eth0"
-"""The interface in a published environment of an Mpi job; without NCCL_SOCKET_IFNAME, DeepSpeed stops."""
+"""The Ethernet card of Azure's GPU machines, for the first contact; the data then goes over InfiniBand. A published
+environment of an Mpi job has it; without NCCL_SOCKET_IFNAME, DeepSpeed stops."""
 
 
 _DEFAULTS = {"Mpi": {"NCCL_SOCKET_IFNAME": INTERFACE}}

@@ -344,11 +344,6 @@ class AzureMLReading(Reading):
                     yield data_place(kind, name, uri, parts, path)
 
 
-def is_whole(value: object, least: int) -> bool:
-    """Return whether a value is a whole number of at least `least`; Python's `True` does not count as one."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
 def read(subject: Subject) -> AzureMLReading:
     assert isinstance(subject.reading, AzureMLReading)
     return subject.reading

@@ -287,14 +287,12 @@ def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
     settings = {
         "resource_group": environ.get("AZURE_DEFAULTS_GROUP") or defaults.get("group"),
         "workspace": environ.get("AZURE_DEFAULTS_WORKSPACE") or defaults.get("workspace"),
-        "subscription_id": environ.get("AZURE_SUBSCRIPTION_ID") or _default_subscription(folder),
+        "subscription_id": environ.get("AZURE_SUBSCRIPTION_ID"),
     }
+    if not settings["subscription_id"]:
+        rows = [row for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id")]
+        settings["subscription_id"] = str(rows[0]["id"]) if rows else None
     return {name: value for name, value in settings.items() if value}
-
-
-def _default_subscription(folder: Path) -> str | None:
-    ids = (row["id"] for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id"))
-    return next(map(str, ids), None)
 
 
 def _section(file: Path, name: str) -> Mapping[str, str]:

@@ -14,9 +14,8 @@ from cloudtrain.machines.overlay import apply_overlay, load_overlays
 from cloudtrain.machines.table import instance_types
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.online import refresh
-from cloudtrain.targets.azureml.service.provider_errors import NoWorkspace
 from cloudtrain.targets.azureml.settings import AzureMLAccount
-from cloudtrain.targets.common.services import Denied
+from cloudtrain.targets.common.services import Denied, NotThere
 
 SUBSCRIPTION = "/subscriptions/00000000-0000-0000-0000-000000000000"
 LOCATION = f"{SUBSCRIPTION}/providers/Microsoft.MachineLearningServices/locations/westeurope"
@@ -105,7 +104,7 @@ def test_what_may_not_be_read_is_left_out_and_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", f"{LOCATION}/vmSizes"])
-@pytest.mark.parametrize("error", [Denied("no"), NoWorkspace("none"), TargetError("broken")])
+@pytest.mark.parametrize("error", [Denied("no"), NotThere("none"), TargetError("broken")])
 def test_without_workspace_or_sizes_nothing_is_written(tmp_path: Path, path: str, error: TargetError) -> None:
     """The error comes through, and the last refresh stays as it was."""
     refreshed(Service(), tmp_path)

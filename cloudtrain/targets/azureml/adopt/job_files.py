@@ -332,8 +332,7 @@ def _conda_text(place: str) -> str:
 def _from_code(path: str, code: object, folder: str | None) -> str:
     """Convert a path that is relative to the job file's folder into one that is relative to the code's folder. If the
     code is not a local folder, the path stays relative to the job file's folder."""
-    is_local = isinstance(code, str) and not code.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+"))
-    start = os.path.join(folder or ".", str(code) if is_local else ".")  # noqa: PTH118
+    start = os.path.join(folder or ".", code if isinstance(code, str) and is_local(code) else ".")  # noqa: PTH118
     return os.path.relpath(os.path.join(folder or ".", path.removeprefix("file:")), start)  # noqa: PTH118
 
 
@@ -401,6 +400,10 @@ def _input(fields: object) -> JsonObject:
         "uri": _place(fields.get("path")),
         "mode": _MODES.get(str(mode).lower(), mode) if mode else None,
     }
+
+
+def is_local(place: str) -> bool:
+    return not place.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+", "run:"))
 
 
 def _place(path: object) -> object:

@@ -18,6 +18,7 @@ from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
 from cloudtrain.targets.azureml.adopt.hook import CODE
 from cloudtrain.targets.azureml.adopt.job_files import (
+    is_local,
     not_a_command,
     originals_in_job_file,
     variable_texts,
@@ -26,7 +27,7 @@ from cloudtrain.targets.azureml.adopt.job_files import (
 )
 from cloudtrain.targets.azureml.adopt.sweeps import OF_SEARCH, canonical, lifted, start_of_trials, with_search
 from cloudtrain.targets.azureml.compile.job import EVENTS, IDENTITIES, PRIORITIES, RUN_PROPERTY, SERVICES
-from cloudtrain.targets.azureml.compile.places import INPUT_MODES, LOCAL_UPLOAD, OUTPUT_MODES, SCHEMES
+from cloudtrain.targets.azureml.compile.places import INPUT_MODES, LOCAL_UPLOAD, OUTPUT_MODES
 from cloudtrain.targets.azureml.parts import (
     MODELS,
     UNNAMED,
@@ -176,10 +177,6 @@ def _source(original: Original, code: object, comments: dict[ValuePath, str]) ->
         f"To fetch it: az ml job download --name {original.name or 'NAME'} --all, or from the job's page in the studio"
     )
     return "."
-
-
-def is_local(place: str) -> bool:
-    return not place.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+", "run:"))
 
 
 def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:

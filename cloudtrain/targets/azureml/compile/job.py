@@ -15,7 +15,6 @@ from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.table import hourly, over
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Processes
-from cloudtrain.targets.azureml import launch as azureml_node
 from cloudtrain.targets.azureml.compile.places import (
     ChosenEnvironment,
     command_of,
@@ -24,6 +23,7 @@ from cloudtrain.targets.azureml.compile.places import (
     outputs_of,
     places_of,
 )
+from cloudtrain.targets.azureml.launch import INTERFACE, view
 from cloudtrain.targets.azureml.parts import (
     code_id,
     compute_id,
@@ -78,9 +78,6 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
 
 
 # Environment variables that make the processes of several instances use the right network cards.
-
-INTERFACE = "eth0"
-"""The Ethernet card of Azure's GPU machines, for the first contact; the data then goes over InfiniBand."""
 
 INFINIBAND = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -368,7 +365,7 @@ def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
     machines = machines_in(body, parts.machines, parts.account)
     gpus = machines.known.gpus if machines.known is not None else None
     places = places_of(request, context.run_name, parts.account.workspace_id)
-    processes = azureml_node.view(body, context.run_name, parts.account.workspace_id, gpus)
+    processes = view(body, context.run_name, parts.account.workspace_id, gpus)
     return Plan(
         target="azureml",
         run_name=context.run_name,

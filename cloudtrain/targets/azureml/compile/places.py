@@ -297,9 +297,6 @@ def _wrong(field: str, message: str, hint: str) -> JobError:
 
 _REFERENCE = re.compile(r"\$\{\{(?:inputs|outputs)\.\w+\}\}")
 
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
-"""Text that every shell leaves unchanged."""
-
 _INSTALL = "python -m cloudtrain.runtime.install"
 """Installs the requirements. Every process of an instance runs the command; only the first installs anything."""
 
@@ -333,9 +330,9 @@ def command_of(job: TrainingJob) -> str:
 def quote_word(word: str, free: Collection[str] = ()) -> str:
     """References such as `${{inputs.data}}` stay unchanged. A word with a reference in `free` is always quoted: the
     service puts text there that the shell could split or interpret."""
-    if word and _PLAIN.fullmatch(_REFERENCE.sub("", word)) and not any(text in word for text in free):
-        return word
-    return shlex.quote(word)
+    other_text = _REFERENCE.sub("x", word)
+    is_plain = shlex.quote(other_text) == other_text and not any(text in word for text in free)
+    return word if is_plain else shlex.quote(word)
 
 
 def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:

@@ -14,7 +14,7 @@ from cloudtrain.rules.facts import counterpart, has_rdma_somewhere
 from cloudtrain.rules.machines import instead, needs_network, over_ethernet
 from cloudtrain.targets.azureml.catalogue import guess, nearest_size
 from cloudtrain.targets.azureml.parts import is_own_type
-from cloudtrain.targets.azureml.reading import is_whole, read
+from cloudtrain.targets.azureml.reading import read
 
 _WANTED = {
     "subscription_id": ("no subscription is known", 'subscription_id = "00000000-0000-0000-0000-000000000000"'),
@@ -427,7 +427,7 @@ def instance_count(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     count = reading.body.mapping("resources").get("instanceCount", 1)
-    if not is_whole(count, 1):
+    if positive_count(count) is None:
         text = f'"{count}"' if isinstance(count, str) else count
         hint = "set `resources.instance_count` to 1 or more, and remove it from the overrides"
         yield Fault(f"`instanceCount` must be a whole number of at least 1, not `{text}`", hint, reading.count_path)

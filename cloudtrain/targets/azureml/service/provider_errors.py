@@ -19,10 +19,6 @@ from cloudtrain.targets.azureml.settings import workspace_id
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
 
-class NoWorkspace(NotThere):
-    """The workspace does not exist, and neither does anything in it."""
-
-
 @dataclass(frozen=True)
 class RefusedCall:
     """A refused request and its workspace. `method` is, for example, `PUT`; `about` is `jobs/cifar10-3f9a1c22-1`."""
@@ -42,7 +38,7 @@ class RefusedCall:
 
 
 _KINDS: Mapping[str, type[TargetError]] = {
-    kind.__name__: kind for kind in (Denied, Expired, NameTaken, NotThere, NoWorkspace, TargetError, TargetUnreachable)
+    kind.__name__: kind for kind in (Denied, Expired, NameTaken, NotThere, TargetError, TargetUnreachable)
 }
 
 
