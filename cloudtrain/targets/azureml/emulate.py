@@ -170,16 +170,12 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVI
 
 
 def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Plan:
-    account: LocalAccount = context.account
     stage = _stage(job, target, context)
-    local_processes = [_here(stage, process) for process in processes(stage.body, stage.layout)]
-    if not local_processes:
+    started = list(processes(stage.body, stage.layout))
+    if not started:
         message = f"cloudtrain cannot emulate `{stage.body.kind}`: Azure does not document its processes"
         raise JobError([Problem(("azureml_overrides", "distribution"), message, "submit it to Azure ML", code="CT031")])
-    for process in local_processes:
-        process.env.update(_shares(stage, process.instance, len(local_processes)))
-        for name, value in loopback_variables(account.loopback).items():
-            process.env.setdefault(name, value)
+    local_processes = [_here(stage, process, len(started)) for process in started]
     return local_plan(
         specification(stage, context, local_processes, grace_period=target.grace_period),
         job.name,
@@ -215,14 +211,13 @@ def _horovod_problems(job: TrainingJob) -> Iterator[Problem]:
         yield Problem(("distribution", "type"), message, "run it here without `--emulate azureml`", code="CT030")
 
 
-def _here(stage: Stage, process: Process) -> Process:
-    env = dict(process.env)
-    for name in INTERFACE_VARIABLES:
-        if env.get(name) == INTERFACE:
-            env[name] = "lo"
+def _here(stage: Stage, process: Process, world_size: int) -> Process:
+    env = process.env | {name: "lo" for name in INTERFACE_VARIABLES if process.env.get(name) == INTERFACE}
     if stage.body.kind == "Mpi":
         env.setdefault("MASTER_PORT", stage.layout.listen(0, MASTER_PORT)[1])
-    return replace(process, env=env)
+    env |= _shares(stage, process.instance, world_size)
+    loopback = loopback_variables(stage.account.loopback)
+    return replace(process, env=env | {name: value for name, value in loopback.items() if name not in env})
 
 
 def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:

@@ -37,30 +37,48 @@ class Wordless(Exception):
         self.paths = paths
 
 
-def part(table: Table, *, always: Collection[str] = ()) -> Convert:
-    """Convert a mapping as `table` says. A field outside `table` is refused, and so is a mapping without a field in
-    `always`, which the tool would add."""
+def only(fits: Callable[[Any], bool], convert: Convert = lambda value: value) -> Convert:
+    """Convert the values that fit, and refuse any other."""
+
+    def checked(value: Any) -> Any:
+        if not fits(value):
+            raise Wordless("")
+        return convert(value)
+
+    return checked
+
+
+text, count = only(lambda value: type(value) is str), only(lambda value: type(value) is int)
+flag, mapping = only(lambda value: type(value) is bool), only(lambda value: type(value) is dict)
+texts = only(lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value))
+
+
+def part(table: Table, *, always: Collection[str] = (), others: Convert = only(lambda _: False)) -> Convert:
+    """Convert a mapping as `table` says, and fields outside it by `others`, which refuses them by default. A mapping
+    without a field in `always`, which the tool would add, is refused too."""
 
     def convert(value: Any) -> dict[str, Any]:
         fields = mapping(value)
-        result, wordless = {}, [f"{name} left out" for name in always if name not in fields]
+        result: dict[str, Any] = {}
+        wordless = [f"{name} left out" for name in always if name not in fields]
         for name, inner in fields.items():
-            word, how = table.get(name, ("", _nothing))
-            item = _collect(how, inner, name, wordless)
-            if word:
-                result[word] = item
-        return _or_raise(result, wordless)
+            word, how = table.get(name, (name, others))
+            try:
+                item = how(inner)
+            except Wordless as error:
+                wordless += [f"{name}.{path}" if path else name for path in error.paths]
+            else:
+                result |= {word: item} if word else {}
+        if wordless:
+            raise Wordless(*wordless)
+        return result
 
     return convert
 
 
 def each(how: Convert) -> Convert:
-    def convert(value: Any) -> dict[str, Any]:
-        wordless: list[str] = []
-        result = {name: _collect(how, inner, name, wordless) for name, inner in mapping(value).items()}
-        return _or_raise(result, wordless)
-
-    return convert
+    """Convert every value of a mapping."""
+    return part({}, others=how)
 
 
 def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
@@ -75,17 +93,6 @@ def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
     return convert
 
 
-def only(fits: Callable[[Any], bool], convert: Convert = lambda value: value) -> Convert:
-    """Convert the values that fit, and refuse any other."""
-
-    def checked(value: Any) -> Any:
-        if not fits(value):
-            raise Wordless("")
-        return convert(value)
-
-    return checked
-
-
 def not_empty(how: Convert) -> Convert:
     """Refuse an empty mapping, because the tool would leave it out."""
     return only(lambda value: value != {}, how)
@@ -98,26 +105,6 @@ def one_of(table: Mapping[Any, str]) -> Convert:
 
 def constant(expected_value: object) -> Convert:
     return only(lambda value: value == expected_value and type(value) is type(expected_value))
-
-
-text, count = only(lambda value: type(value) is str), only(lambda value: type(value) is int)
-flag, mapping = only(lambda value: type(value) is bool), only(lambda value: type(value) is dict)
-texts = only(lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value))
-_nothing = only(lambda _: False)
-
-
-def _collect(how: Convert, value: object, name: str, wordless: list[str]) -> Any:
-    try:
-        return how(value)
-    except Wordless as error:
-        wordless += [f"{name}.{path}" if path else name for path in error.paths]
-        return None
-
-
-def _or_raise(result: dict[str, Any], wordless: list[str]) -> dict[str, Any]:
-    if wordless:
-        raise Wordless(*wordless)
-    return result
 
 
 # Convert the body of a command job to the fields that azure-ai-ml's YAML and Python objects share.

@@ -19,6 +19,12 @@ JsonObject = dict[str, Any]
 JsonMapping = Mapping[str, Any]
 """A part of a body, as JSON data."""
 
+
+def present(fields: JsonMapping) -> JsonObject:
+    """Return the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 # A job's distribution in the body: the launcher, and the number of processes that Azure ML starts.
 
 LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"

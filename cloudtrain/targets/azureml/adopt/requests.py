@@ -37,6 +37,7 @@ from cloudtrain.targets.azureml.parts import (
     camel,
     compute_id,
     duration_seconds,
+    present,
 )
 from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
 from cloudtrain.targets.azureml.settings import AzureML, account_of
@@ -194,7 +195,7 @@ def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
         return {"type": "tensorflow", **more, **({"workers": workers} if workers is not None else {})}
     if body.kind == "Ray":
         fields = {name: body.distribution.get(camel(name)) for name in Ray.model_fields if name != "type"}
-        return {"type": "ray", **{name: value for name, value in fields.items() if value is not None}}
+        return {"type": "ray", **present(fields)}
     return {}
 
 
@@ -205,7 +206,7 @@ def _resources(body: Body) -> JsonObject:
         "instance_type": {"azureml": body.instance_type} if body.instance_type else None,
         "shm_size": resources.get("shmSize") or None,
     }
-    return {name: value for name, value in fields.items() if value is not None}
+    return present(fields)
 
 
 def _environment(environment: object) -> JsonObject:
@@ -267,7 +268,7 @@ def _output(item: JsonMapping) -> JsonObject:
         "asset_name": item.get("assetName"),
         "asset_version": item.get("assetVersion"),
     }
-    return {key: value for key, value in fields.items() if value is not None}
+    return present(fields)
 
 
 def _settings(original: Original, body: Body) -> JsonObject:
@@ -310,7 +311,7 @@ def _service(service: JsonMapping) -> JsonObject:
         "ssh_public_key": properties.get("sshPublicKeys"),
         "log_dir": properties.get("logDir"),
     }
-    return {key: value for key, value in fields.items() if value is not None}
+    return present(fields)
 
 
 def _mapping(value: object) -> JsonObject:

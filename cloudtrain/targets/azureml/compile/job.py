@@ -33,6 +33,7 @@ from cloudtrain.targets.azureml.parts import (
     is_own_type,
     is_virtual_cluster,
     machines_of,
+    present,
 )
 from cloudtrain.targets.azureml.reading import OVERRIDES, Body, distribution_in, machines_in
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, Service
@@ -175,7 +176,7 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
         "tags": dict(job.tags),
         "isArchived": False,
     }
-    return {"properties": {key: value for key, value in properties.items() if value is not None}}
+    return {"properties": present(properties)}
 
 
 def _resources(parts: Parts) -> dict[str, Any] | None:
@@ -185,7 +186,7 @@ def _resources(parts: Parts) -> dict[str, Any] | None:
     compute, name = target.compute, parts.machines.instance_type
     # Clusters have only one type, which the body does not name, unless they are of Kubernetes or virtual.
     is_fixed = compute is not None and is_cluster(compute) and not is_own_type(compute, name)
-    fields = {
+    optional = {
         "instanceType": None if is_fixed else name or None,
         "locations": list(target.locations) or None,
         "maxInstanceCount": target.max_instance_count,
@@ -193,7 +194,7 @@ def _resources(parts: Parts) -> dict[str, Any] | None:
         "dockerArgs": arguments if isinstance(arguments, str) else None,
         "dockerArgsList": list(arguments) if isinstance(arguments, tuple) else None,
     }
-    fields = {key: value for key, value in fields.items() if value is not None}
+    fields = present(optional)
     if fields or resources.instance_count > 1 or "instance_count" in resources.model_fields_set:
         return {"instanceCount": resources.instance_count, "properties": {}, **fields}
     return None
@@ -249,7 +250,7 @@ def _service(service: Service) -> dict[str, Any]:
     fields = {
         "jobServiceType": SERVICES[service.type],
         "nodes": {"nodesValueType": "All"} if service.all_instances else None,
-        "properties": {key: value for key, value in properties.items() if value is not None},
+        "properties": present(properties),
     }
     return {key: value for key, value in fields.items() if value}
 

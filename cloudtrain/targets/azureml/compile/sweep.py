@@ -18,7 +18,7 @@ from cloudtrain.job.sweep import Range, Sweep
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.runtime.azureml_metrics import WANTED
 from cloudtrain.targets.azureml.compile.job import compile_azureml
-from cloudtrain.targets.azureml.parts import duration_text
+from cloudtrain.targets.azureml.parts import duration_text, present
 from cloudtrain.targets.azureml.settings import AzureML
 from cloudtrain.targets.common.compiling import tuner_plan
 
@@ -77,7 +77,7 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
         "earlyTermination": _early(sweep),
         "resources": job.get("resources"),
     }
-    return {key: value for key, value in body.items() if value is not None}
+    return present(body)
 
 
 def _expression(item: Range) -> list[Any]:

@@ -265,15 +265,16 @@ def _written_values(subject: Subject) -> Mapping[str, str]:
 def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:
     """Return whether the command's quotes stay intact when `value` replaces `reference`. `is_quoted_by_us`: cloudtrain
     wrote the command, and put single quotes around the value. In a user's own command, the value may contain several
-    arguments on purpose."""
+    arguments on purpose. A command that was already broken has no quotes to lose."""
     if is_quoted_by_us:
         return "'" not in value
+    return not _is_whole(reference.sub("x", command)) or _is_whole(reference.sub(lambda _: value, command))
+
+
+def _is_whole(command: str) -> bool:
+    """Return whether every quote in a command is closed."""
     try:
-        shlex.split(reference.sub("x", command))
-    except ValueError:
-        return True  # the command was already broken
-    try:
-        shlex.split(reference.sub(lambda _: value, command))
+        shlex.split(command)
     except ValueError:
         return False
     return True

@@ -205,15 +205,8 @@ class Client:
         return self.cloud.resource_manager + quote(inside)
 
     def _call(self, method: str, path: str) -> RefusedCall:
-        place = self.place
-        return RefusedCall(
-            method,
-            path.rpartition(f"{place.workspace_id}/")[2] or place.workspace,
-            workspace=place.workspace,
-            resource_group=place.resource_group,
-            subscription=place.subscription_id,
-            login=kind_of(place.credential).login,
-        )
+        about = path.rpartition(f"{self.place.workspace_id}/")[2] or self.place.workspace
+        return RefusedCall(method, about, self.place, kind_of(self.place.credential).login)
 
     def _pipeline(self, is_signed: bool) -> Any:
         with self._lock:

@@ -262,9 +262,8 @@ class Results:
 
     def _output(self, name: str, rest: str) -> Iterator[File]:
         files = list(self._at(name, place_of(self._places[name], self._workspace), rest))
-        if not files and (elsewhere := self._resolve(name)):
-            files = list(self._at(name, elsewhere, rest))
-        yield from files
+        elsewhere = None if files else self._resolve(name)
+        yield from files if elsewhere is None else self._at(name, elsewhere, rest)
 
     def _resolve(self, name: str) -> Where | None:
         """Return the storage location that the service chose for an output. Returns None if the job itself names a
