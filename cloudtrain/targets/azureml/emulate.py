@@ -99,7 +99,8 @@ def specification(
     layout, run_dir, count = stage.layout, stage.run_dir, len(processes)
     programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
     outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
-    links = {name: place for name, place in _local_places(stage.job).items() if name in outputs}
+    written = {**stage.job.outputs, **({"checkpoint": stage.job.checkpoint} if stage.job.checkpoint else {})}
+    links = {name: item.local for name, item in written.items() if item.local is not None and name in outputs}
     inputs = {name: item.local for name, item in stage.job.inputs.items() if item.local is not None}
     folders = [
         path
@@ -145,13 +146,6 @@ def _started_process(stage: Stage, process: Process) -> StartedProcess:
     role = "process" if process.role == "rank" else process.role
     process = replace(process, role=role, env=dict(sorted(process.env.items())))
     return StartedProcess.of(process, "group", stage.layout.code[process.instance])
-
-
-def _local_places(job: TrainingJob) -> dict[str, str]:
-    places = {name: item.local for name, item in job.outputs.items() if item.local is not None}
-    if job.checkpoint is not None and job.checkpoint.local is not None:
-        places["checkpoint"] = job.checkpoint.local
-    return places
 
 
 def _log(rank: int, count: int) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from cloudtrain.job.data import Checkpoint
@@ -217,25 +217,23 @@ def distribution_in(job: TrainingJob, body: Body) -> Distribution:
 
 # The body in the words of the job, for rules.
 
-_PATHS: dict[ValuePath, KeysOf] = {
-    ("resources", "instance_count"): keys_at(("resources", "instanceCount")),
-    ("environment", "variables"): keys_named("environmentVariables"),
-    ("environment", "image"): keys_at(("environmentId",)),
-    ("distribution", "processes_per_instance"): keys_at(("distribution", "processCountPerInstance")),
-    ("distribution", "parameter_servers"): keys_at(("distribution", "parameterServerCount")),
-    ("distribution", "workers"): keys_at(("distribution", "workerCount")),
-    ("max_runtime",): keys_at(("limits", "timeout")),
-    ("spot",): keys_at(("queueSettings", "jobTier")),
-    ("inputs",): keys_named("inputs"),
-    ("outputs",): keys_named("outputs"),
-    ("checkpoint",): keys_at(("outputs", "checkpoint")),
-}
-
 
 class AzureMLReading(Reading):
     """The body of a command job, in the words of the job."""
 
-    paths = _PATHS
+    paths: ClassVar[Mapping[ValuePath, KeysOf]] = {
+        ("resources", "instance_count"): keys_at(("resources", "instanceCount")),
+        ("environment", "variables"): keys_named("environmentVariables"),
+        ("environment", "image"): keys_at(("environmentId",)),
+        ("distribution", "processes_per_instance"): keys_at(("distribution", "processCountPerInstance")),
+        ("distribution", "parameter_servers"): keys_at(("distribution", "parameterServerCount")),
+        ("distribution", "workers"): keys_at(("distribution", "workerCount")),
+        ("max_runtime",): keys_at(("limits", "timeout")),
+        ("spot",): keys_at(("queueSettings", "jobTier")),
+        ("inputs",): keys_named("inputs"),
+        ("outputs",): keys_named("outputs"),
+        ("checkpoint",): keys_at(("outputs", "checkpoint")),
+    }
 
     @cached_property
     def body(self) -> Body:

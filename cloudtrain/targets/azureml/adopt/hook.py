@@ -87,12 +87,11 @@ def install(module, emit, keep):
 
 
 def workspace(operations):
-    names = {
-        "subscription_id": "_subscription_id",
-        "resource_group": "_resource_group_name",
-        "workspace": "_workspace_name",
+    values = {
+        "subscription_id": getattr(operations, "_subscription_id", None),
+        "resource_group": getattr(operations, "_resource_group_name", None),
+        "workspace": getattr(operations, "_workspace_name", None),
     }
-    values = {ours: getattr(operations, theirs, None) for ours, theirs in names.items()}
     return {name: value for name, value in values.items() if isinstance(value, str) and value}
 
 

@@ -224,7 +224,7 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
         "displayName": data.get("display_name"),
         "experimentName": data.get("experiment_name") or (Path(folder).name if folder else None),
         "description": data.get("description"),
-        "command": _command(data),
+        "command": _SINGLE_BRACES.sub(r"${{\1.\2}}", str(data.get("command", ""))),
         "codeId": code,
         "environmentId": _environment(data.get("environment"), code, folder, files),
         "computeId": compute,
@@ -256,10 +256,6 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
 def variable_texts(variables: object) -> dict[str, str]:
     """azure-ai-ml 1.35.2 sends numbers and booleans as they are, and a variable of a process is a text."""
     return {key: item if isinstance(item, str) else json.dumps(item) for key, item in mapping(variables).items()}
-
-
-def _command(data: JsonMapping) -> str:
-    return _SINGLE_BRACES.sub(r"${{\1.\2}}", str(data.get("command", "")))
 
 
 def _text(value: object) -> str:
@@ -394,12 +390,12 @@ def _input(fields: object) -> JsonObject:
         return {"jobInputType": "literal", "value": _text(fields)}
     if "path" not in fields and "value" in fields:
         return {"jobInputType": "literal", "value": _text(fields["value"])}
+    return {"jobInputType": str(fields.get("type") or "uri_folder"), **_data(fields)}
+
+
+def _data(fields: JsonMapping) -> JsonObject:
     mode = fields.get("mode")
-    return {
-        "jobInputType": str(fields.get("type") or "uri_folder"),
-        "uri": _place(fields.get("path")),
-        "mode": _MODES.get(str(mode).lower(), mode) if mode else None,
-    }
+    return {"uri": _place(fields.get("path")), "mode": _MODES.get(str(mode).lower(), mode) if mode else None}
 
 
 def is_local(place: str) -> bool:
@@ -414,11 +410,9 @@ def _place(path: object) -> object:
 
 
 def _output(fields: JsonMapping) -> JsonObject:
-    mode = fields.get("mode")
     return {
         "jobOutputType": str(fields.get("type") or "uri_folder"),
-        "uri": _place(fields.get("path")),
-        "mode": _MODES.get(str(mode).lower(), mode) if mode else None,
+        **_data(fields),
         "assetName": fields.get("name"),
         "assetVersion": _text(fields["version"]) if fields.get("version") is not None else None,
         "description": fields.get("description"),

@@ -322,7 +322,6 @@ def _mapping(value: object) -> JsonObject:
 
 _CODE = "(the code's own place)"
 _DATA = "(the data's own place)"
-_NOBODY = "job"
 
 
 class AzureMLAdopter:
@@ -337,7 +336,7 @@ class AzureMLAdopter:
         environment = original.request["properties"].get("environmentId")
         conda = environment.get("condaFile") if isinstance(environment, Mapping) else None
         build = UNREAD if isinstance(environment, Mapping) and "build" in environment else None
-        return draft_context(original.name or _NOBODY, account, conda=conda, build=build)
+        return draft_context(original.name or "job", account, conda=conda, build=build)
 
     def comparable(
         self, request: JsonMapping, original: Original, context: CompileContext, plan: Plan | None
@@ -385,7 +384,8 @@ class AzureMLAdopter:
         environment. If the id is different in each submission, add its field to `changes`."""
         if isinstance(environment, Mapping):
             if not environment.get("asset_version"):
-                changes.append(("environmentId", _WHY_ENVIRONMENT))
+                why = "cloudtrain names the environment by a hash of its definition; the SDK uses another hash"
+                changes.append(("environmentId", why))
             return {"defined as": _definition(environment)}
         upload = next((item for item in plan.uploads if item.destination == environment), None) if plan else None
         if upload is not None and upload.content is not None:
@@ -455,8 +455,6 @@ def _without_empty(value: Any) -> Any:
 
 _MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
 """Fields that must stay mappings in a body: their entries are removed one by one."""
-
-_WHY_ENVIRONMENT = "cloudtrain names the environment by a hash of its definition; the SDK uses another hash"
 
 _REASONS = {"environmentId": "the environment has no version or definition that a job can contain"} | dict.fromkeys(
     OF_SEARCH, "a sweep has no field for it"

@@ -444,8 +444,6 @@ def _uploads(parts: Parts, request: Mapping[str, Any]) -> list[Upload]:
     """Uploads that the overrides have replaced are left out."""
     bundle = parts.context.bundle
     code = code_id(parts.account.workspace_id, bundle.sha256)
-    uploads = [Upload("code", bundle.sha256, code, bundle.size, bundle.file_count)]
-    if parts.environment.upload is not None:
-        uploads.append(parts.environment.upload)
+    uploads = (Upload("code", bundle.sha256, code, bundle.size, bundle.file_count), parts.environment.upload)
     ids = [request["properties"].get("codeId"), request["properties"].get("environmentId")]
-    return [upload for upload in uploads if upload.destination in ids]
+    return [upload for upload in uploads if upload is not None and upload.destination in ids]

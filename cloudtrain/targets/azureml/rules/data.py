@@ -252,14 +252,12 @@ def _with_key(entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _written_values(subject: Subject) -> Mapping[str, str]:
     """The service copies the values of literal inputs, and the addresses of `Direct` inputs, unchanged into the
     command."""
-    texts: dict[str, str] = {}
-    for name, item in read(subject).body.inputs.items():
-        value = item.get("value") if item.get("jobInputType") == "literal" else None
-        if item.get("mode") == "Direct":
-            value = item.get("uri")
-        if isinstance(value, str):
-            texts[name] = value
-    return texts
+    written = {
+        name: item.get("uri" if item.get("mode") == "Direct" else "value")
+        for name, item in read(subject).body.inputs.items()
+        if item.get("mode") == "Direct" or item.get("jobInputType") == "literal"
+    }
+    return {name: value for name, value in written.items() if isinstance(value, str)}
 
 
 def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.reading import DATASTORE_ADDRESS, HADOOP_ADDRESS
-from cloudtrain.targets.azureml.service.client import DATASTORE, Client
+from cloudtrain.targets.azureml.service.client import DATASTORE, HISTORY, Client
 from cloudtrain.targets.azureml.settings import workspace_id
 from cloudtrain.targets.common.services import Denied, Expired
 
@@ -280,18 +280,17 @@ def _is_folder(blob: Any) -> bool:
 
 # Look up the storage location of a job's output in the run history.
 
-_HISTORY, _RESOLVE = "v1.0", "1.5.0"
+_RESOLVE = "1.5.0"
 
 
 def resolved_place(client: Client, run_name: str, output: str) -> str | None:
     """Return the address of an output; None if the run history has none."""
-    services, workspace = client.service("api"), client.place.workspace_id
-    query, path = {"runId": run_name, "selectRunMetadata": True}, f"{services}/history/v1.0{workspace}/rundata"
-    run = client.post(path, query, api_version=_HISTORY).get("runMetadata") or {}
+    query, path = {"runId": run_name, "selectRunMetadata": True}, client.gateway(f"history/{HISTORY}", "rundata")
+    run = client.post(path, query, api_version=HISTORY).get("runMetadata") or {}
     asset = ((run.get("outputs") or {}).get(output) or {}).get("assetId")
     if not asset:
         return None
-    path = f"{services}/data/v1.0{workspace}/dataversion/batchGetResolvedUris"
+    path = client.gateway("data/v1.0", "dataversion/batchGetResolvedUris")
     values = client.post(path, {"values": [asset]}, api_version=_RESOLVE).get("values") or {}
     uri: str | None = (values.get(asset) or {}).get("uri")
     return uri

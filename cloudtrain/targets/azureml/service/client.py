@@ -99,14 +99,11 @@ class Client:
 
     def history(self, path: str) -> Any:
         """Return JSON data of the run history at a path such as `runs/NAME/details`."""
-        return self.get(self._history_url(path), api_version=HISTORY)
+        return self.get(self.gateway(f"history/{HISTORY}", path), api_version=HISTORY)
 
-    def history_items(self, path: str) -> list[Any]:
-        return self.items(self._history_url(path), api_version=HISTORY)
-
-    def service(self, name: str) -> str:
-        """Return the URL of a service of the workspace. The service named `api` is the gateway to most others."""
-        return str(self._services[name]).rstrip("/")
+    def gateway(self, service: str, path: str) -> str:
+        """Return the URL of `path` in a service of the workspace, such as `history/v1.0`."""
+        return f"{str(self._services['api']).rstrip('/')}/{service}{quote(f'{self.place.workspace_id}/{path}')}"
 
     def send(
         self,
@@ -194,9 +191,6 @@ class Client:
             hint = "check the proxy: it may have answered in Azure's place"
             raise TargetUnreachable(f"the answer to `{call.method} {call.about}` is not JSON", hint=hint)
         return answer
-
-    def _history_url(self, path: str) -> str:
-        return f"{self.service('api')}/history/v1.0{quote(f'{self.place.workspace_id}/{path}')}"
 
     def _url(self, path: str) -> str:
         if "://" in path:

@@ -244,7 +244,7 @@ class RunLog:
         for name, address in self._list_files().items():
             writer = writer_of(self._body, name)
             self._addresses[name] = address
-            if writer is not None and self._selects(writer):
+            if writer and self._rank in (None, writer.rank) and self._instance in (None, writer.instance):
                 self._files.setdefault(name, LogFile(name, writer))
             elif name.startswith(_SYSTEM):
                 self._system.setdefault(name, LogFile(name, Writer(0, None)))
@@ -280,9 +280,6 @@ class RunLog:
         where = artifact_place(self._blobs.client.place.workspace_id, self._run, name)
         container = self._blobs.container(where)
         return container.use(name, lambda client: operation(client.get_blob_client(where.path)))
-
-    def _selects(self, writer: Writer) -> bool:
-        return self._rank in (None, writer.rank) and self._instance in (None, writer.instance)
 
     def _list_files(self) -> Mapping[str, str]:
         """Map names of files to addresses; an address may be empty. If the run history lists no files although the run

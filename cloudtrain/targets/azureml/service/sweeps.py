@@ -21,7 +21,7 @@ from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus, Trial
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.adopt.requests import originals_in
 from cloudtrain.targets.azureml.service.blobs import Blobs
-from cloudtrain.targets.azureml.service.client import SUBMIT, SWEEP, Client
+from cloudtrain.targets.azureml.service.client import HISTORY, SUBMIT, SWEEP, Client
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from cloudtrain.targets.azureml.service.status import reason_of, seconds, state_of, status_of
 from cloudtrain.targets.azureml.service.transfer import fetch_code
@@ -63,7 +63,8 @@ class AzureMLTuner(AzureMLService, Tuner):
         """The trials are ordered by the number at the end of their names."""
         client, objective = self._at(ref.place), self.objective(ref)
         try:
-            children = client.history_items(f"runs/{ref.name}/children")
+            url = client.gateway(f"history/{HISTORY}", f"runs/{ref.name}/children")
+            children = client.items(url, api_version=HISTORY)
         except NotThere:
             return []  # the run history shows a new job with a delay
         rows = [row for row in children if not row["runId"].endswith(_NOT_A_TRIAL)]
@@ -79,7 +80,7 @@ class AzureMLTuner(AzureMLService, Tuner):
     def _metrics(self, ref: RunRef, experiments: set[str]) -> dict[str, dict[str, float]]:
         """Map each trial's name to the last values of its metrics."""
         client = self._at(ref.place)
-        address = f"{client.service('api')}/mlflow/v2.0{client.place.workspace_id}/api/2.0/mlflow/runs/search"
+        address = client.gateway("mlflow/v2.0", "api/2.0/mlflow/runs/search")
         query: dict[str, Any] = {
             "experiment_ids": sorted(experiments),
             "filter": f"tags.mlflow.parentRunId = '{ref.name}'",
