@@ -165,7 +165,7 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVI
 
 def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Plan:
     stage = _stage(job, target, context)
-    started = list(processes(stage.body, stage.layout))
+    started = processes(stage.body, stage.layout)
     if not started:
         message = f"cloudtrain cannot emulate `{stage.body.kind}`: Azure does not document its processes"
         raise JobError([Problem(("azureml_overrides", "distribution"), message, "submit it to Azure ML", code="CT031")])

@@ -390,17 +390,9 @@ def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
 # Every process of a job, with its argv and environment.
 
 
-def view(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> Processes:
-    """Return the processes for `Plan.processes`, without the variables in `LONG`. `gpus` are those of each instance."""
-    return _every_process(body, service_layout(body, run_name, workspace_id, gpus), whole=False)
-
-
-def processes(body: Body, layout: JobLayout) -> Iterator[Process]:
-    """Yield every process with all its variables, in order of start; none for Ray, whose processes are unknown."""
-    return iter(_every_process(body, layout, whole=True))
-
-
-def _every_process(body: Body, layout: JobLayout, *, whole: bool) -> Processes:
+def processes(body: Body, layout: JobLayout, *, whole: bool = True) -> Processes:
+    """Return every process, in order of start; none for Ray, whose processes are unknown. If `whole` is false, the
+    variables in `LONG` are left out, as for `Plan.processes`."""
     argv, defaults = ("bash", "-c", fill_command(body, layout.paths)), _DEFAULTS.get(body.kind, {})
 
     @lru_cache(maxsize=4)

@@ -98,10 +98,11 @@ def _original(data: JsonMapping, kind: str, folder: str | None, lost: Mapping[st
         unknown |= unknown_keys
         rest = {key: value for key, value in data["distribution"].items() if f"distribution.{key}" not in unknown_keys}
         data = {**data, "distribution": rest}
-    unknown |= dict(_refused_values(data))
     for name, key in _OLDER_FORMS.items():
         if isinstance(data.get(name), Mapping):
+            unknown[name] = f"Azure ML's tools refuse this older form: write the value of `{key}` alone"
             data = {**data, name: data[name].get(key)}
+    unknown |= dict(_refused_inputs(data))
     if str(data.get("compute")).lower() in ("local", "azureml:local"):
         unknown["compute"] = "`local` is Docker on this machine; `cloudtrain submit --target local` needs no Docker"
         data = {key: value for key, value in data.items() if key != "compute"}
@@ -129,11 +130,8 @@ def _unknown_of_distribution(data: JsonMapping) -> dict[str, str]:
     return {f"distribution.{key}": reason for key in fields if key not in (*keys, "type")}
 
 
-def _refused_values(data: JsonMapping) -> Iterator[tuple[str, str]]:
-    """Yield the values with which azure-ai-ml 1.35.2 refuses a file, each with the reason."""
-    for name, key in _OLDER_FORMS.items():
-        if isinstance(data.get(name), Mapping):
-            yield name, f"Azure ML's tools refuse this older form: write the value of `{key}` alone"
+def _refused_inputs(data: JsonMapping) -> Iterator[tuple[str, str]]:
+    """Yield the inputs with which azure-ai-ml 1.35.2 refuses a file, each with the reason."""
     for name, item in mapping(data.get("inputs")).items():
         if not isinstance(item, Mapping) or "value" in item:
             continue

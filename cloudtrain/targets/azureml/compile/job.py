@@ -23,7 +23,7 @@ from cloudtrain.targets.azureml.compile.places import (
     outputs_of,
     places_of,
 )
-from cloudtrain.targets.azureml.launch import INTERFACE, view
+from cloudtrain.targets.azureml.launch import INTERFACE, processes, service_layout
 from cloudtrain.targets.azureml.parts import (
     code_id,
     compute_id,
@@ -278,16 +278,14 @@ def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
 # The first lines of a plan, for the user: machines, processes, environment, checkpoints and highest cost.
 
 
-def summary(
-    parts: Parts, body: Body, machines: MachineGroup, processes: Processes
-) -> Iterator[tuple[str, str]]:  # fmt: skip
+def summary(parts: Parts, body: Body, machines: MachineGroup, started: Processes) -> Iterator[tuple[str, str]]:
     """Yield the lines as pairs of label and text, in reading order. `machines` are those of the body."""
     job, account = parts.job, parts.account
     pairs = [
         ("target", f"azureml (workspace {account.workspace} in {account.resource_group})"),
         ("compute", body.compute_name),
         ("instances", _instances(machines, body)),
-        ("processes", _processes(processes, body.instances)),
+        ("processes", _processes(started, body.instances)),
         ("distribution", distribution_in(job, body).type),
         ("environment", _environment(parts, body)),
         ("script", job.entry_point or job.command or ""),
@@ -308,11 +306,10 @@ def _instances(machines: MachineGroup, body: Body) -> str:
     return f"{count} x {row.name} ({row.hardware}{network})"
 
 
-def _processes(processes: Processes, instances: int) -> str:
-    if not processes:
+def _processes(started: Processes, instances: int) -> str:
+    if not started:
         return ""
-    hosts = processes.started
-    return f"{len(processes)} on {len(hosts)} of {instances} instances" if instances > 1 else str(len(processes))
+    return f"{len(started)} on {len(started.started)} of {instances} instances" if instances > 1 else str(len(started))
 
 
 def _environment(parts: Parts, body: Body) -> str:
@@ -366,15 +363,16 @@ def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
     machines = machines_in(body, parts.machines, parts.account)
     gpus = machines.known.gpus if machines.known is not None else None
     places = places_of(request, context.run_name, parts.account.workspace_id)
-    processes = view(body, context.run_name, parts.account.workspace_id, gpus)
+    layout = service_layout(body, context.run_name, parts.account.workspace_id, gpus)
+    started = processes(body, layout, whole=False)
     return Plan(
         target="azureml",
         run_name=context.run_name,
         job_name=parts.job.name,
         request=request,
         uploads=tuple(_uploads(parts, request)),
-        processes=processes,
-        summary=tuple(summary(parts, body, machines, processes)),
+        processes=started,
+        summary=tuple(summary(parts, body, machines, started)),
         place=parts.account.place,
         outputs={name: uri.partition("?")[0] for name, uri in places.items()},  # without keys (SAS)
     )
