@@ -186,7 +186,11 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
 def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Stage:
     """Compile the job for Azure ML with this machine's counts, without requirements, which the interpreter has."""
     account: LocalAccount = context.account
-    problems = Problems(_horovod_problems(job))
+    problems = Problems()
+    if job.distribution.type == "horovod":  # without mpirun every rank would train alone, without an error
+        message = "Horovod's ranks find each other through Azure ML's own mpirun, which is not on this machine"
+        hint = "run it here without `--emulate azureml`"
+        problems.append(Problem(("distribution", "type"), message, hint, code="CT030"))
     local_job, _ = problems.value(lambda: scaled_job(job, target, account), (placed_job(job, target), None))
     local_job = local_job.model_copy(update={"environment": job.environment.model_copy(update={"requirements": None})})
     plan = problems.value(lambda: compile_azureml(local_job, AzureML(), context._replace(account=ACCOUNT)), None)
@@ -196,13 +200,6 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
     run_dir = account.run_dir(context.run_name)
     layout = local_layout(body, account, run_dir, context.run_name, ACCOUNT.workspace_id)
     return Stage(job, body, layout, account, target.python or account.python, run_dir)
-
-
-def _horovod_problems(job: TrainingJob) -> Iterator[Problem]:
-    """Refuse Horovod, because without mpirun every rank would train alone, without an error."""
-    if job.distribution.type == "horovod":
-        message = "Horovod's ranks find each other through Azure ML's own mpirun, which is not on this machine"
-        yield Problem(("distribution", "type"), message, "run it here without `--emulate azureml`", code="CT030")
 
 
 def _here(stage: Stage, process: Process, world_size: int) -> Process:

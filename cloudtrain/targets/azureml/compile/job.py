@@ -152,7 +152,7 @@ class Parts(NamedTuple):
 def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
     """Parts with problems are left out, and their problems are added to `problems`."""
     job, target, account = parts.job, parts.target, parts.account
-    compute, seconds = target.compute, job.max_runtime
+    compute, seconds, wish = target.compute, job.max_runtime, target.notifications
     properties = {
         "jobType": "Command",
         "displayName": target.display_name or parts.context.run_name,
@@ -167,7 +167,7 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
         "limits": None if seconds is None else {"jobLimitsType": "Command", "timeout": duration_text(seconds)},
         "queueSettings": problems.value(lambda: _queue(job, target), None),
         "identity": _identity(target),
-        "notificationSetting": _notifications(target),
+        "notificationSetting": wish and {"emailOn": [EVENTS[name] for name in wish.on], "emails": list(wish.emails)},
         "services": {name: _service(item) for name, item in target.services.items()} or None,
         "inputs": inputs_of(job, account, problems),
         "outputs": outputs_of(job, parts.context.run_name, problems),
@@ -238,11 +238,6 @@ def _identity(target: AzureML) -> dict[str, str] | None:
     ids = {field: value for field, value in fields.items() if value}
     kind = target.identity or ("managed" if ids else None)
     return None if kind is None else {"identityType": IDENTITIES[kind], **ids}
-
-
-def _notifications(target: AzureML) -> dict[str, list[str]] | None:
-    wish = target.notifications
-    return None if wish is None else {"emailOn": [EVENTS[name] for name in wish.on], "emails": list(wish.emails)}
 
 
 def _service(service: Service) -> dict[str, Any]:

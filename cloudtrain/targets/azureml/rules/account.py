@@ -22,11 +22,10 @@ _WANTED = {
     "workspace": ("no workspace is known", 'workspace = "NAME"'),
 }
 
+GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
 _SHAPES = {
-    "subscription_id": (
-        re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE),
-        "`az account show --query id` prints it",
-    ),
+    "subscription_id": (GUID, "`az account show --query id` prints it"),
     "resource_group": (
         re.compile(r"[\w.()-]{0,89}[\w()-]"),
         "use at most 90 letters, digits and `_ - . ( )`, without a dot at the end",

@@ -191,7 +191,6 @@ class RunLog:
         self.details: Mapping[str, Any] = {}
         """What the run history said about the run when it was last asked."""
         self._files: dict[str, LogFile] = {}
-        self._system: dict[str, LogFile] = {}
         self._addresses: dict[str, str] = {}
         self._refused: set[str] = set()
         """Files of which storage does not take the address that the run history gives."""
@@ -204,7 +203,7 @@ class RunLog:
         def order(file: LogFile) -> tuple[bool, int, str]:
             return file.writer.rank is None, file.writer.rank or file.writer.instance, file.name
 
-        return sorted(self._files.values(), key=order)
+        return sorted((file for name, file in self._files.items() if not name.startswith(_SYSTEM)), key=order)
 
     @property
     def names(self) -> list[str]:
@@ -214,7 +213,7 @@ class RunLog:
     @property
     def system_files(self) -> list[LogFile]:
         """The service's own logs, such as those of the image build and the start of the job."""
-        return [self._system[name] for name in sorted(self._system)]
+        return [self._files[name] for name in sorted(self._files) if name.startswith(_SYSTEM)]
 
     def new_lines(self) -> Iterator[LogLine]:
         """Raises `TargetError` if a file could not be read; lines of the files read before have been yielded."""
@@ -247,7 +246,7 @@ class RunLog:
             if writer and self._rank in (None, writer.rank) and self._instance in (None, writer.instance):
                 self._files.setdefault(name, LogFile(name, writer))
             elif name.startswith(_SYSTEM):
-                self._system.setdefault(name, LogFile(name, Writer(0, None)))
+                self._files.setdefault(name, LogFile(name, Writer(0, None)))
 
     def tail(self, file: LogFile, count: int) -> tuple[float, list[str]]:
         """Return the time of a file's last change, and the lines in its last `count` bytes; the first may be

@@ -196,10 +196,7 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
     if not files and path:
         hint = f"this run can write to {', '.join(f'`{name}/`' for name in results.names)}"
         raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
-    with landing(destination) as staging:
-        places = [(file, staging.place(name)) for name, file in sorted(files.items())]
-        run_concurrently(_FILES, lambda item, check: _fetch(*item, check), places)
-        return staging.move()
+    return _land(files, destination)
 
 
 def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
@@ -209,11 +206,16 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
     container_url, root = code_folder(address)
     container = blobs.beside(container_url)
     names = [(blob, _behind(blob, root)) for blob in container.sizes(f"{root}/" if root else "")]
-    with landing(destination) as staging:
-        files = [(File(name, _opener(container, blob)), staging.place(name)) for blob, name in names if name]
-        run_concurrently(_FILES, lambda item, check: _fetch(*item, check), files)
-        staging.move()
+    _land({name: File(name, _opener(container, blob)) for blob, name in names if name}, destination)
     return destination
+
+
+def _land(files: Mapping[str, File], destination: Path) -> list[Path]:
+    """Copy files to their paths in the folder `destination`: all of them, or none."""
+    with landing(destination) as staging:
+        places = [(file, staging.place(name)) for name, file in sorted(files.items())]
+        run_concurrently(_FILES, lambda item, check: _fetch(*item, check), places)
+        return staging.move()
 
 
 def code_folder(address: str) -> tuple[str, str]:
