@@ -86,7 +86,7 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
         message = f"`{escape_path(place)}` is the root of this machine's file system"
         raise UnreadableData(message, hint="name the folder that holds the data")
     if root.is_dir():
-        files = tuple(islice(_below(root), MOST_FILES + 1))
+        files = tuple(islice(files_below(root), MOST_FILES + 1))
     elif root.is_file():
         files = (_file(root.name, root),)
     else:
@@ -102,7 +102,7 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
     return tuple(sorted(files, key=lambda file: os.fsencode(file.path)))
 
 
-def _below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[DataFile]:
+def files_below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[DataFile]:
     """Yield every file below a folder: first the files in the folder, then those in its subfolders. Links to
     folders are followed, except links to a folder that contains them."""
     here = folder.resolve()
@@ -115,7 +115,7 @@ def _below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iter
         if entry.name not in folders:
             yield _file(prefix + entry.name, Path(entry.path))
     for name in sorted(folders):
-        yield from _below(folder / name, f"{prefix}{name}/", (*above, here))
+        yield from files_below(folder / name, f"{prefix}{name}/", (*above, here))
 
 
 def _file(path: str, place: Path) -> DataFile:

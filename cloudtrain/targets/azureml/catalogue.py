@@ -225,18 +225,19 @@ def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         name = usage.get("name") or {}
         words = [str(name.get(key) or "") for key in ("value", "localizedValue")]
         limit = usage.get("limit")
-        spot = any("lowpriority" in _squeeze(word) for word in (*words, str(usage.get("type", ""))))
+        spot = any("lowpriority" in squeeze(word) for word in (*words, str(usage.get("type", ""))))
         if not spot and isinstance(limit, int) and limit >= 0:
-            quotas |= {_family(word): limit for word in words if "family" in _squeeze(word)}
+            quotas |= {_family(word): limit for word in words if "family" in squeeze(word)}
     return quotas
 
 
 def _family(words: str) -> str:
     """`standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs` are the same family."""
-    return _squeeze(words).partition("family")[0]
+    return squeeze(words).partition("family")[0]
 
 
-def _squeeze(words: str) -> str:
+def squeeze(words: str) -> str:
+    """Return the letters and digits alone, in lower case."""
     return "".join(letter for letter in words.casefold() if letter.isalnum())
 
 

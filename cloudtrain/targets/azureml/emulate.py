@@ -36,8 +36,7 @@ from cloudtrain.targets.azureml.launch import (
     MASTER_PORT,
     JobLayout,
     addresses,
-    is_literal,
-    mounted_path,
+    local_paths,
     processes,
 )
 from cloudtrain.targets.azureml.reading import Body
@@ -57,11 +56,6 @@ def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str,
     """Each instance has a different host address, because some tools count hosts. All processes listen at 127.0.0.1, on
     free ports that are chosen when the job starts."""
     data = f"{run_dir}/data"
-    paths = {
-        f"inputs.{name}": str(item.get("value", "")) if is_literal(item) else mounted_path(name, item, data)
-        for name, item in body.inputs.items()
-    }
-    paths |= {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
     return JobLayout(
         run_name=run_name,
         workspace_id=workspace,
@@ -69,7 +63,7 @@ def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str,
         listen=lambda instance, port: (LOOPBACK, f"${{{{ports.instance_{instance}_{port}}}}}"),
         data=data,
         code=tuple(f"{run_dir}/instances/{number}/wd" for number in range(body.instances)),
-        paths=paths,
+        paths=local_paths(body, data),
         gpus=account.machine.gpus and max(1, account.machine.gpus // body.instances),
     )
 
@@ -105,7 +99,8 @@ def specification(
     layout, run_dir, count = stage.layout, stage.run_dir, len(processes)
     programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
     outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
-    links = {name: place for name, place in _local_places(stage.job).items() if name in outputs}
+    written = {**stage.job.outputs, **({"checkpoint": stage.job.checkpoint} if stage.job.checkpoint else {})}
+    links = {name: item.local for name, item in written.items() if item.local is not None and name in outputs}
     inputs = {name: item.local for name, item in stage.job.inputs.items() if item.local is not None}
     folders = [
         path
@@ -153,13 +148,6 @@ def _started_process(stage: Stage, process: Process) -> StartedProcess:
     return StartedProcess.of(process, "group", stage.layout.code[process.instance])
 
 
-def _local_places(job: TrainingJob) -> dict[str, str]:
-    places = {name: item.local for name, item in job.outputs.items() if item.local is not None}
-    if job.checkpoint is not None and job.checkpoint.local is not None:
-        places["checkpoint"] = job.checkpoint.local
-    return places
-
-
 def _log(rank: int, count: int) -> str:
     """Return Azure ML's name of the log of one of `count` ranks."""
     return f"user_logs/std_log_process_{rank:0{len(str(count - 1))}d}.txt" if count > 1 else "user_logs/std_log.txt"
@@ -176,16 +164,12 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVI
 
 
 def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Plan:
-    account: LocalAccount = context.account
     stage = _stage(job, target, context)
-    local_processes = [_here(stage, process) for process in processes(stage.body, stage.layout)]
-    if not local_processes:
+    started = processes(stage.body, stage.layout)
+    if not started:
         message = f"cloudtrain cannot emulate `{stage.body.kind}`: Azure does not document its processes"
         raise JobError([Problem(("azureml_overrides", "distribution"), message, "submit it to Azure ML", code="CT031")])
-    for process in local_processes:
-        process.env.update(_shares(stage, process.instance, len(local_processes)))
-        for name, value in loopback_variables(account.loopback).items():
-            process.env.setdefault(name, value)
+    local_processes = [_here(stage, process, len(started)) for process in started]
     return local_plan(
         specification(stage, context, local_processes, grace_period=target.grace_period),
         job.name,
@@ -202,7 +186,11 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
 def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Stage:
     """Compile the job for Azure ML with this machine's counts, without requirements, which the interpreter has."""
     account: LocalAccount = context.account
-    problems = Problems(_horovod_problems(job))
+    problems = Problems()
+    if job.distribution.type == "horovod":  # without mpirun every rank would train alone, without an error
+        message = "Horovod's ranks find each other through Azure ML's own mpirun, which is not on this machine"
+        hint = "run it here without `--emulate azureml`"
+        problems.append(Problem(("distribution", "type"), message, hint, code="CT030"))
     local_job, _ = problems.value(lambda: scaled_job(job, target, account), (placed_job(job, target), None))
     local_job = local_job.model_copy(update={"environment": job.environment.model_copy(update={"requirements": None})})
     plan = problems.value(lambda: compile_azureml(local_job, AzureML(), context._replace(account=ACCOUNT)), None)
@@ -214,21 +202,13 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
     return Stage(job, body, layout, account, target.python or account.python, run_dir)
 
 
-def _horovod_problems(job: TrainingJob) -> Iterator[Problem]:
-    """Refuse Horovod, because without mpirun every rank would train alone, without an error."""
-    if job.distribution.type == "horovod":
-        message = "Horovod's ranks find each other through Azure ML's own mpirun, which is not on this machine"
-        yield Problem(("distribution", "type"), message, "run it here without `--emulate azureml`", code="CT030")
-
-
-def _here(stage: Stage, process: Process) -> Process:
-    env = dict(process.env)
-    for name in INTERFACE_VARIABLES:
-        if env.get(name) == INTERFACE:
-            env[name] = "lo"
+def _here(stage: Stage, process: Process, world_size: int) -> Process:
+    env = process.env | {name: "lo" for name in INTERFACE_VARIABLES if process.env.get(name) == INTERFACE}
     if stage.body.kind == "Mpi":
         env.setdefault("MASTER_PORT", stage.layout.listen(0, MASTER_PORT)[1])
-    return replace(process, env=env)
+    env |= _shares(stage, process.instance, world_size)
+    loopback = loopback_variables(stage.account.loopback)
+    return replace(process, env=env | {name: value for name, value in loopback.items() if name not in env})
 
 
 def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:

@@ -19,7 +19,7 @@ from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.azureml.compile.job import PRIORITIES, SERVICES
 from cloudtrain.targets.azureml.parts import camel, duration_seconds, duration_text, parse_label
 from cloudtrain.targets.azureml.service.clouds import BUILT_IN, kind_of
-from cloudtrain.targets.azureml.settings import AccountRef
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.export import Call, Program, Ref, build, python_code
 
 # Convert a body's values into another tool's terms. Values that the tool cannot express are always reported.
@@ -37,30 +37,48 @@ class Wordless(Exception):
         self.paths = paths
 
 
-def part(table: Table, *, always: Collection[str] = ()) -> Convert:
-    """Convert a mapping as `table` says. A field outside `table` is refused, and so is a mapping without a field in
-    `always`, which the tool would add."""
+def only(fits: Callable[[Any], bool], convert: Convert = lambda value: value) -> Convert:
+    """Convert the values that fit, and refuse any other."""
+
+    def checked(value: Any) -> Any:
+        if not fits(value):
+            raise Wordless("")
+        return convert(value)
+
+    return checked
+
+
+text, count = only(lambda value: type(value) is str), only(lambda value: type(value) is int)
+flag, mapping = only(lambda value: type(value) is bool), only(lambda value: type(value) is dict)
+texts = only(lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value))
+
+
+def part(table: Table, *, always: Collection[str] = (), others: Convert = only(lambda _: False)) -> Convert:
+    """Convert a mapping as `table` says, and fields outside it by `others`, which refuses them by default. A mapping
+    without a field in `always`, which the tool would add, is refused too."""
 
     def convert(value: Any) -> dict[str, Any]:
         fields = mapping(value)
-        result, wordless = {}, [f"{name} left out" for name in always if name not in fields]
+        result: dict[str, Any] = {}
+        wordless = [f"{name} left out" for name in always if name not in fields]
         for name, inner in fields.items():
-            word, how = table.get(name, ("", _nothing))
-            item = _collect(how, inner, name, wordless)
-            if word:
-                result[word] = item
-        return _or_raise(result, wordless)
+            word, how = table.get(name, (name, others))
+            try:
+                item = how(inner)
+            except Wordless as error:
+                wordless += [f"{name}.{path}" if path else name for path in error.paths]
+            else:
+                result |= {word: item} if word else {}
+        if wordless:
+            raise Wordless(*wordless)
+        return result
 
     return convert
 
 
 def each(how: Convert) -> Convert:
-    def convert(value: Any) -> dict[str, Any]:
-        wordless: list[str] = []
-        result = {name: _collect(how, inner, name, wordless) for name, inner in mapping(value).items()}
-        return _or_raise(result, wordless)
-
-    return convert
+    """Convert every value of a mapping."""
+    return part({}, others=how)
 
 
 def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
@@ -77,69 +95,16 @@ def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
 
 def not_empty(how: Convert) -> Convert:
     """Refuse an empty mapping, because the tool would leave it out."""
-
-    def convert(value: Any) -> Any:
-        if value == {}:
-            raise Wordless("")
-        return how(value)
-
-    return convert
+    return only(lambda value: value != {}, how)
 
 
 def one_of(table: Mapping[Any, str]) -> Convert:
     """Return a function that looks up the tool's name of a value in `table`. Other values are refused."""
-
-    def convert(value: object) -> str:
-        if isinstance(value, bool | dict | list) or value not in table:
-            raise Wordless("")
-        return table[value]
-
-    return convert
+    return only(lambda value: not isinstance(value, bool | dict | list) and value in table, table.__getitem__)
 
 
 def constant(expected_value: object) -> Convert:
-    def convert(value: object) -> object:
-        if value != expected_value or type(value) is not type(expected_value):
-            raise Wordless("")
-        return value
-
-    return convert
-
-
-def of_type(*types: type) -> Convert:
-    def convert(value: Any) -> Any:
-        if type(value) not in types:
-            raise Wordless("")
-        return value
-
-    return convert
-
-
-text, count, flag, mapping = of_type(str), of_type(int), of_type(bool), of_type(dict)
-
-
-def texts(value: object) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Wordless("")
-    return value
-
-
-def _nothing(value: object) -> None:  # noqa: ARG001 - a converter
-    raise Wordless("")
-
-
-def _collect(how: Convert, value: object, name: str, wordless: list[str]) -> Any:
-    try:
-        return how(value)
-    except Wordless as error:
-        wordless += [f"{name}.{path}" if path else name for path in error.paths]
-        return None
-
-
-def _or_raise(result: dict[str, Any], wordless: list[str]) -> dict[str, Any]:
-    if wordless:
-        raise Wordless(*wordless)
-    return result
+    return only(lambda value: value == expected_value and type(value) is type(expected_value))
 
 
 # Convert the body of a command job to the fields that azure-ai-ml's YAML and Python objects share.
@@ -185,25 +150,18 @@ def _refusal(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetE
     return TargetError(f"{tool} cannot express {names}", hint=hint, code="CT904")
 
 
-def _id(value: Any) -> str:
-    """azure-ai-ml sends complete ids and short names of curated environments unchanged, and resolves the label for an
-    asset's newest version as `cloudtrain submit` does. For other texts, it would look something up or upload something
-    before it sends the job."""
-    if not text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")):
-        raise Wordless("")
-    return write_label(value)
-
-
 def write_label(value: Any) -> str:
     """Shorten an id with the label `latest` to `mine@latest`; return any other id or address unchanged."""
     label = parse_label(text(value))
     return f"{label.name}@latest" if label else str(value)
 
 
-def _compute(value: Any) -> str:
-    if text(value) in ("", "local"):  # `local` would start the job on the user's own machine
-        raise Wordless("")
-    return str(value)
+_id = only(lambda value: text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")), write_label)
+"""azure-ai-ml sends complete ids and short names of curated environments unchanged, and resolves the label for an
+asset's newest version as `cloudtrain submit` does. For other texts, it would look something up or upload something
+before it sends the job."""
+
+_compute = only(lambda value: text(value) not in ("", "local"))  # `local` would start the job on the user's own machine
 
 
 def _seconds(value: Any) -> int:
@@ -354,18 +312,6 @@ RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm
 """Resources that are arguments of `command`."""
 
 
-def submit_program(job: Mapping[str, Any], place: AccountRef) -> Program:
-    arguments = {
-        "credential": _credential(place),
-        "subscription_id": place.subscription_id,
-        "resource_group_name": place.resource_group,
-        "workspace_name": place.workspace,
-    }
-    client = Call(f"{_SDK}.MLClient", arguments | ({"cloud": place.cloud} if place.cloud else {}))
-    variables = {"job": _command(job), "ml_client": client}
-    return Program(variables, "jobs.create_or_update", {"job": Ref("job")}, EXTRA)
-
-
 def _command(job: Mapping[str, Any]) -> Call:
     arguments: dict[str, Any] = {}
     for name, value in job.items():
@@ -391,7 +337,7 @@ def _object(value: Mapping[str, Any]) -> Call:
     return Call(_TABLES["classes"][value["type"]], {name: inner for name, inner in value.items() if name != "type"})
 
 
-def _credential(place: AccountRef) -> Call:
+def _credential(place: AzureMLAccount) -> Call:
     """Outside Azure's public cloud, the call of the credential names the login service of the cloud."""
     kind = kind_of(place.credential)
     cloud = BUILT_IN.get(place.cloud or "AzureCloud")
@@ -416,29 +362,26 @@ MODES = {"mltable": ("eval_mount", "eval_download")}
 _EVERY_MODE = ("ro_mount", "download", "direct")
 
 
-def yaml_job(job: Mapping[str, Any], place: AccountRef, *, remark: str = "") -> str:
+def yaml_job(job: Mapping[str, Any], place: AzureMLAccount, *, remark: str = "") -> str:
     """Return `job`, the result of `job_of`, as YAML, below the command that sends it to `place`, and the `remark`."""
-    wordless = [f"inputs.{name}.mode" for name, item in job.get("inputs", {}).items() if not _has_mode(item)]
+    inputs = {name: item for name, item in job.get("inputs", {}).items() if isinstance(item, dict)}
+    wordless = [
+        f"inputs.{name}.mode"
+        for name, item in inputs.items()
+        if item.get("mode", "direct") not in (*_EVERY_MODE, *MODES.get(item["type"], ()))
+    ]
     if wordless:
         raise _refusal(wordless, "the YAML of Azure ML")
     document = {"$schema": SCHEMA, "type": "command", **job}
     document |= {name: _yaml_job_id(job[name]) for name in ("code", "environment", "compute") if name in job}
     if "inputs" in job:
-        document["inputs"] = {
-            key: item | {"path": _yaml_job_id(item["path"])} if isinstance(item, dict) else item
-            for key, item in job["inputs"].items()
-        }
+        paths = {name: item | {"path": _yaml_job_id(item["path"])} for name, item in inputs.items()}
+        document["inputs"] = job["inputs"] | paths
     names = {"--subscription": place.subscription_id, "--resource-group": place.resource_group}
     options = names | {"--workspace-name": place.workspace}
     words = " ".join(f"{option} {shell_word(value)}" for option, value in options.items())
     head = f"# az ml job create --file job.yml {words}\n" + (f"# {remark}\n" if remark else "")
     return head + _dump(document)
-
-
-def _has_mode(item: Any) -> bool:
-    if not isinstance(item, dict) or "mode" not in item:
-        return True
-    return item["mode"] in (*_EVERY_MODE, *MODES.get(item["type"], ()))
 
 
 def _yaml_job_id(reference: str) -> str:
@@ -519,7 +462,16 @@ class AzureMLExports:
         title = f"Job `{self._plan.run_name}`, for the SDK of Azure ML: pip install azure-ai-ml azure-identity"
         if self._plan.uploads:
             title += f"\n\n{self._needs}\n"
-        return python_code(submit_program(self._job(), self._place), title=title)
+        place = self._place
+        arguments = {
+            "credential": _credential(place),
+            "subscription_id": place.subscription_id,
+            "resource_group_name": place.resource_group,
+            "workspace_name": place.workspace,
+        }
+        client = Call(f"{_SDK}.MLClient", arguments | ({"cloud": place.cloud} if place.cloud else {}))
+        variables = {"job": _command(self._job()), "ml_client": client}
+        return python_code(Program(variables, "jobs.create_or_update", {"job": Ref("job")}, EXTRA), title=title)
 
     def to_yaml(self) -> str:
         """Return the job as YAML, from which `az ml job create --file` and `azure.ai.ml.load_job` make `request`.
@@ -535,8 +487,8 @@ class AzureMLExports:
         return f"Needs what `cloudtrain submit` uploads: {things}."
 
     @property
-    def _place(self) -> AccountRef:
-        return AccountRef.parse(self._plan.place)
+    def _place(self) -> AzureMLAccount:
+        return AzureMLAccount.parse(self._plan.place)
 
     def _job(self) -> dict[str, Any]:
         return job_of(self._plan.request, self._plan.run_name)

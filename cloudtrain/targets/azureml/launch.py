@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 from cloudtrain.job.data import find_references
 from cloudtrain.plans.processes import Alike, Process, Processes
@@ -29,26 +29,29 @@ _FILE_NAME = r"/paths/(?:.*/)?([^/]+)$|^(?!azureml:)\w+://.*/([^/?]+)(?:\?.*)?$"
 """The last part of a datastore path or of an address; data assets do not have it."""
 
 
+def local_paths(body: Body, data: str) -> dict[str, str]:
+    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command: a path in the folder `data`;
+    for a literal input, its value."""
+    paths = {f"inputs.{name}": _input_text(name, item, data) for name, item in body.inputs.items()}
+    return paths | {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
+
+
 def service_paths(body: Body, data: str) -> dict[str, str]:
-    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command. The text is a path in the
-    folder `data`; with the mode `Direct`, the data's address; for a literal input, its value."""
-    paths = {f"inputs.{name}": mounted_path(name, item, data) for name, item in body.inputs.items()}
-    paths |= {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
-    for kind, places in (("inputs", body.inputs), ("outputs", body.outputs)):
-        for name, item in places.items():
-            if is_literal(item):
-                paths[f"{kind}.{name}"] = str(item.get("value", ""))
-            elif item.get("mode") == "Direct" and (kind == "inputs" or item.get("uri")):
-                paths[f"{kind}.{name}"] = str(item.get("uri", ""))
-    return paths
+    """Return the texts of `local_paths`; with the mode `Direct`, the data's address."""
+    places = {f"inputs.{name}": item for name, item in body.inputs.items() if not is_literal(item)}
+    places |= {f"outputs.{name}": item for name, item in body.outputs.items() if item.get("uri")}
+    direct = {name: str(item.get("uri", "")) for name, item in places.items() if item.get("mode") == "Direct"}
+    return local_paths(body, data) | direct
 
 
 def is_literal(item: Mapping[str, Any]) -> bool:
     return item.get("jobInputType") == "literal"
 
 
-def mounted_path(name: str, item: Mapping[str, Any], data: str) -> str:
-    """Return the path of an input in the folder `data`: `INPUT_NAME`, or `INPUT_NAME/FILE` for a single file."""
+def _input_text(name: str, item: Mapping[str, Any], data: str) -> str:
+    """The path of a folder is `INPUT_NAME`, and that of a single file `INPUT_NAME/FILE`."""
+    if is_literal(item):
+        return str(item.get("value", ""))
     folder = f"{data}/INPUT_{name}"
     uri = item.get("uri")
     match = re.search(_FILE_NAME, uri) if item.get("jobInputType") == "uri_file" and isinstance(uri, str) else None
@@ -180,7 +183,8 @@ class Task:
     kind: str
     index: int
     instance: int
-    port: int
+    local_rank: int
+    """Its number on the instance, which also sets its port."""
 
 
 def tasks(body: Body) -> tuple[Task, ...]:
@@ -189,11 +193,11 @@ def tasks(body: Body) -> tuple[Task, ...]:
     behind = servers if servers + workers <= body.instances else 0
     roles = [("ps", number, number % body.instances) for number in range(servers)]
     roles += [("worker", number, (behind + number) % body.instances) for number in range(workers)]
-    next_port = [FIRST_PORT] * body.instances
+    on_instance = [0] * body.instances
     every = []
     for kind, index, instance in roles:
-        every.append(Task(kind, index, instance, next_port[instance]))
-        next_port[instance] += 1
+        every.append(Task(kind, index, instance, on_instance[instance]))
+        on_instance[instance] += 1
     return tuple(every)
 
 
@@ -201,7 +205,7 @@ def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
     """Return the addresses of all tasks as JSON: the part of TF_CONFIG that all tasks share."""
     cluster: dict[str, list[str]] = {}
     for each in all_tasks:
-        cluster.setdefault(each.kind, []).append(":".join(layout.listen(each.instance, each.port)))
+        cluster.setdefault(each.kind, []).append(":".join(layout.listen(each.instance, FIRST_PORT + each.local_rank)))
     return json.dumps(cluster)
 
 
@@ -217,36 +221,23 @@ BATCH_PORT = 6000
 """The port behind the master's address in AZ_BATCH_MASTER_NODE; it belongs to Batch."""
 
 INTERFACE = "eth0"
-"""The interface in a published environment of an Mpi job; without NCCL_SOCKET_IFNAME, DeepSpeed stops."""
+"""The Ethernet card of Azure's GPU machines, for the first contact; the data then goes over InfiniBand. A published
+environment of an Mpi job has it; without NCCL_SOCKET_IFNAME, DeepSpeed stops."""
 
 
-class Rank(NamedTuple):
-    """One process. `defaults` are variables that the job's own variables override. `env` are variables that override
-    both."""
-
-    instance: int
-    rank: int
-    local_rank: int
-    env: dict[str, str]
-    defaults: dict[str, str]
+_DEFAULTS = {"Mpi": {"NCCL_SOCKET_IFNAME": INTERFACE}}
+"""Maps a distribution's type to the variables that the job's own variables override."""
 
 
-class Group(NamedTuple):
-    """The processes of one role. `spread` lists pairs of an instance and its number of them; `make` counts from 0."""
-
-    role: str
-    spread: tuple[tuple[int, int], ...]
-    make: Callable[[int], Rank]
-
-
-def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
+def _pytorch(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """The service starts the processes itself, without torchrun, so variables that only torchrun sets are missing."""
     address, port = layout.listen(0, MASTER_PORT)
     count = body.processes_per_instance
 
-    def process(rank: int) -> Rank:
+    def process(rank: int) -> Process:
         instance, local = divmod(rank, count)
         env = {
+            "AZUREML_PROCESS_NAME": f"rank_{rank}",
             "LOCAL_RANK": str(local),
             "MASTER_ADDR": address,
             "MASTER_PORT": port,
@@ -254,12 +245,12 @@ def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
             "RANK": str(rank),
             "WORLD_SIZE": str(len(layout.hosts) * count),
         }
-        return Rank(instance, rank, local, env | {"AZUREML_PROCESS_NAME": f"rank_{rank}"}, {})
+        return Process(instance, "rank", (), env, rank, local)
 
-    yield Group("rank", _on_each(layout, count), process)
+    yield Alike("rank", _on_each(layout, count), process)
 
 
-def _mpi(body: Body, layout: JobLayout) -> Iterator[Group]:
+def _mpi(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """MASTER_ADDR, RANK and WORLD_SIZE are not set for the processes of the service's mpirun."""
     count = body.processes_per_instance
     world = len(layout.hosts) * count
@@ -270,56 +261,53 @@ def _mpi(body: Body, layout: JobLayout) -> Iterator[Group]:
             "AZ_BATCH_MASTER_NODE": ":".join(layout.listen(0, BATCH_PORT)),
         }
 
-    def process(rank: int) -> Rank:
+    def process(rank: int) -> Process:
         instance, local = divmod(rank, count)
         env = {
             **master,
+            "AZUREML_PROCESS_NAME": f"rank_{rank}",
             "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(count),
             "OMPI_COMM_WORLD_RANK": str(rank),
             "OMPI_COMM_WORLD_SIZE": str(world),
             "OMPI_UNIVERSE_SIZE": str(world),
         }
-        env["AZUREML_PROCESS_NAME"] = f"rank_{rank}"
-        return Rank(instance, rank, local, env, {"NCCL_SOCKET_IFNAME": INTERFACE})
+        return Process(instance, "rank", (), env, rank, local)
 
-    yield Group("rank", _on_each(layout, count), process)
+    yield Alike("rank", _on_each(layout, count), process)
 
 
-def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Group]:
+def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """Parameter servers come first. The AZUREML_PROCESS_NAME of TensorFlow's processes is unknown."""
     every = tasks(body)
     workers, cluster = sum(task.kind == "worker" for task in every), cluster_text(every, layout)
-    on_instance, local_ranks = [0] * body.instances, []
-    for task in every:
-        local_ranks.append(on_instance[task.instance])
-        on_instance[task.instance] += 1
 
-    def group(kind: str, first: int, count: int) -> Group:
-        def process(number: int) -> Rank:
+    def group(kind: str, first: int, count: int) -> Alike:
+        def process(number: int) -> Process:
             task = every[first + number]
             rank = task.index + (workers if kind == "ps" else 0)
             own = json.dumps({"type": task.kind, "index": task.index})
             config = f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'
-            return Rank(task.instance, rank, local_ranks[first + number], {"TF_CONFIG": config}, {})
+            return Process(task.instance, kind, (), {"TF_CONFIG": config}, rank, task.local_rank)
 
-        return Group(kind, tuple((task.instance, 1) for task in every[first : first + count]), process)
+        return Alike(kind, tuple((task.instance, 1) for task in every[first : first + count]), process)
 
     yield group("ps", 0, len(every) - workers)
     yield group("worker", len(every) - workers, workers)
 
 
-def _none(body: Body, layout: JobLayout) -> Iterator[Group]:  # noqa: ARG001 - the table's
+def _none(body: Body, layout: JobLayout) -> Iterator[Alike]:  # noqa: ARG001 - the table's
     """Azure does not document what several instances do without a distribution."""
-    yield Group("process", ((0, 1),), lambda _: Rank(0, 0, 0, {"AZUREML_PROCESS_NAME": "main"}, {}))
+    yield Alike("process", ((0, 1),), lambda _: Process(0, "process", (), {"AZUREML_PROCESS_NAME": "main"}, 0, 0))
 
 
-_STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Group]]] = {
+_STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Alike]]] = {
     "PyTorch": _pytorch,
     "Mpi": _mpi,
     "TensorFlow": _tensorflow,
     "": _none,
 }
+"""Maps a distribution's type to its processes, each with only its own variables, and still without an argv."""
 
 
 def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
@@ -402,30 +390,18 @@ def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
 # Every process of a job, with its argv and environment.
 
 
-def view(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> Processes:
-    """Return the processes for `Plan.processes`, without the variables in `LONG`. `gpus` are those of each instance."""
-    return Processes(_groups(body, service_layout(body, run_name, workspace_id, gpus), whole=False))
-
-
-def processes(body: Body, layout: JobLayout) -> Iterator[Process]:
-    """Yield every process with all its variables, in order of start; none for Ray, whose processes are unknown."""
-    return iter(Processes(_groups(body, layout, whole=True)))
-
-
-def _groups(body: Body, layout: JobLayout, *, whole: bool) -> Iterator[Alike]:
-    argv = ("bash", "-c", fill_command(body, layout.paths))
+def processes(body: Body, layout: JobLayout, *, whole: bool = True) -> Processes:
+    """Return every process, in order of start; none for Ray, whose processes are unknown. If `whole` is false, the
+    variables in `LONG` are left out, as for `Plan.processes`."""
+    argv, defaults = ("bash", "-c", fill_command(body, layout.paths)), _DEFAULTS.get(body.kind, {})
 
     @lru_cache(maxsize=4)
     def variables_of(instance: int) -> dict[str, str]:
         return common_variables(body, layout, instance, whole=whole)
 
-    def alike(group: Group) -> Alike:
-        def process(number: int) -> Process:
-            rank = group.make(number)
-            env = {**rank.defaults, **variables_of(rank.instance), **rank.env}
-            return Process(rank.instance, group.role, argv, dict(sorted(env.items())), rank.rank, rank.local_rank)
-
-        return Alike(group.role, group.spread, process)
+    def complete(own: Process) -> Process:
+        env = {**defaults, **variables_of(own.instance), **own.env}
+        return Process(own.instance, own.role, argv, dict(sorted(env.items())), own.rank, own.local_rank)
 
     start = _STARTS.get(body.kind)  # Azure does not document Ray's processes
-    return map(alike, start(body, layout) if start else ())
+    return Processes(start(body, layout) if start else ()).mapped(complete)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.distribution import DeepSpeed, TensorFlow, launcher_of
+from cloudtrain.job.distribution import DeepSpeed, NoDistribution, Ray, TensorFlow, launcher_of
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.overlay import type_named
@@ -19,6 +19,12 @@ JsonObject = dict[str, Any]
 JsonMapping = Mapping[str, Any]
 """A part of a body, as JSON data."""
 
+
+def present(fields: JsonMapping) -> JsonObject:
+    """Return the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 # A job's distribution in the body: the launcher, and the number of processes that Azure ML starts.
 
 LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
@@ -27,7 +33,27 @@ LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
 
 def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
     """Return the body's `distribution`; None for a single process without a distribution."""
-    return _ROWS[job.distribution.type](job, machines)
+    distribution = job.distribution
+    if alternative := _ALTERNATIVES.get(distribution.type):
+        message = f"`{distribution.type}` is SageMaker's own library and does not exist on Azure ML"
+        raise JobError([Problem(("distribution", "type"), message, alternative, code="CT030")])
+    if isinstance(distribution, NoDistribution):
+        return None
+    if isinstance(distribution, TensorFlow):
+        return _tensorflow(distribution, machines.count)
+    if isinstance(distribution, Ray):
+        fields = distribution.model_dump(exclude={"type"}, exclude_none=True)
+        return {"distributionType": "Ray", **{camel(name): value for name, value in fields.items()}}
+    kind = "Mpi" if launcher_of(distribution) == "mpirun" else "PyTorch"
+    count = 1 if is_launcher(job) else processes_per_instance(job, machines)
+    return {"distributionType": kind, "processCountPerInstance": count}
+
+
+_ALTERNATIVES = {
+    "smddp": "use `distribution: {type: torch}`: the same script with NCCL",
+    "smp": "use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`, or FSDP2",
+}
+"""Distributions that only SageMaker has, with what to do instead."""
 
 
 def is_launcher(job: TrainingJob) -> bool:
@@ -52,61 +78,19 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
     raise JobError([Problem(("distribution", "processes_per_instance"), message, hint, code="CT040")])
 
 
-def _pytorch(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
-    return {"distributionType": "PyTorch", "processCountPerInstance": processes_per_instance(job, machines)}
-
-
-def _mpi(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
-    return {"distributionType": "Mpi", "processCountPerInstance": processes_per_instance(job, machines)}
-
-
-def _deepspeed(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
-    if is_launcher(job):
-        return {"distributionType": "PyTorch", "processCountPerInstance": 1}
-    return _mpi(job, machines) if launcher_of(job.distribution) == "mpirun" else _pytorch(job, machines)
-
-
-def _tensorflow(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
+def _tensorflow(distribution: TensorFlow, instances: int) -> dict[str, Any]:
     """By default the service starts one worker on each instance. With parameter servers, the body always contains the
     number of workers, because the service would also start workers on the servers' instances."""
-    assert isinstance(job.distribution, TensorFlow)
-    servers = (job.distribution.parameter_servers or 1) if job.distribution.strategy == "parameter_server" else 0
-    workers = job.distribution.workers or (max(1, machines.count - servers) if servers else None)
+    servers = (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
+    workers = distribution.workers or (max(1, instances - servers) if servers else None)
     counts = {} if workers is None else {"workerCount": workers}
     return {"distributionType": "TensorFlow", "parameterServerCount": servers, **counts}
-
-
-def _ray(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:  # noqa: ARG001 - a row's
-    fields = job.distribution.model_dump(exclude={"type"}, exclude_none=True)
-    return {"distributionType": "Ray", **{camel(name): value for name, value in fields.items()}}
 
 
 def camel(name: str) -> str:
     """Return `dashboard_port` as the API writes it: `dashboardPort`."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
-
-
-def _only_sagemaker(alternative: str) -> Callable[[TrainingJob, MachineGroup], None]:
-    def refuse(job: TrainingJob, machines: MachineGroup) -> None:  # noqa: ARG001 - a row's
-        name = job.distribution.type
-        message = f"`{name}` is SageMaker's own library and does not exist on Azure ML"
-        raise JobError([Problem(("distribution", "type"), message, alternative, code="CT030")])
-
-    return refuse
-
-
-_ROWS: dict[str, Callable[[TrainingJob, MachineGroup], dict[str, Any] | None]] = {
-    "torch": _pytorch,
-    "deepspeed": _deepspeed,
-    "mpi": _mpi,
-    "horovod": _mpi,
-    "tensorflow": _tensorflow,
-    "ray": _ray,
-    "none": lambda job, machines: None,  # noqa: ARG005 - a row's
-    "smddp": _only_sagemaker("use `distribution: {type: torch}`: the same script with NCCL"),
-    "smp": _only_sagemaker("use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`, or FSDP2"),
-}
 
 
 # Ids in Azure Resource Manager.

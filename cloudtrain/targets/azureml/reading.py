@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from cloudtrain.job.data import Checkpoint
@@ -217,38 +217,32 @@ def distribution_in(job: TrainingJob, body: Body) -> Distribution:
 
 # The body in the words of the job, for rules.
 
-_PATHS: dict[ValuePath, KeysOf] = {
-    ("resources", "instance_count"): keys_at(("resources", "instanceCount")),
-    ("environment", "variables"): keys_named("environmentVariables"),
-    ("environment", "image"): keys_at(("environmentId",)),
-    ("distribution", "processes_per_instance"): keys_at(("distribution", "processCountPerInstance")),
-    ("distribution", "parameter_servers"): keys_at(("distribution", "parameterServerCount")),
-    ("distribution", "workers"): keys_at(("distribution", "workerCount")),
-    ("max_runtime",): keys_at(("limits", "timeout")),
-    ("spot",): keys_at(("queueSettings", "jobTier")),
-    ("inputs",): keys_named("inputs"),
-    ("outputs",): keys_named("outputs"),
-    ("checkpoint",): keys_at(("outputs", "checkpoint")),
-}
-
 
 class AzureMLReading(Reading):
     """The body of a command job, in the words of the job."""
 
-    paths = _PATHS
+    paths: ClassVar[Mapping[ValuePath, KeysOf]] = {
+        ("resources", "instance_count"): keys_at(("resources", "instanceCount")),
+        ("environment", "variables"): keys_named("environmentVariables"),
+        ("environment", "image"): keys_at(("environmentId",)),
+        ("distribution", "processes_per_instance"): keys_at(("distribution", "processCountPerInstance")),
+        ("distribution", "parameter_servers"): keys_at(("distribution", "parameterServerCount")),
+        ("distribution", "workers"): keys_at(("distribution", "workerCount")),
+        ("max_runtime",): keys_at(("limits", "timeout")),
+        ("spot",): keys_at(("queueSettings", "jobTier")),
+        ("inputs",): keys_named("inputs"),
+        ("outputs",): keys_named("outputs"),
+        ("checkpoint",): keys_at(("outputs", "checkpoint")),
+    }
 
     @cached_property
     def body(self) -> Body:
         return Body(self.request)
 
-    def overridden(self, *keys: str) -> ValuePath | None:
-        """Return the path of the override that sets or removes the field `keys` of the body; None without one."""
-        return (OVERRIDES, *keys) if is_written(self.overrides, *keys) else None
-
     def place(self, keys: tuple[str, ...], field: ValuePath = ()) -> ValuePath:
         """Return the path of the setting that determines the body's field `keys`: an override, or else the job's
         `field`, which is empty for settings of the target."""
-        return self.overridden(*keys) or field
+        return self.override_of(*keys) or field
 
     @property
     def count_path(self) -> ValuePath:
@@ -348,38 +342,36 @@ class AzureMLReading(Reading):
                     yield data_place(kind, name, uri, parts, path)
 
 
-def is_whole(value: object, least: int) -> bool:
-    """Return whether a value is a whole number of at least `least`; Python's `True` does not count as one."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
 def read(subject: Subject) -> AzureMLReading:
     assert isinstance(subject.reading, AzureMLReading)
     return subject.reading
 
 
-_DATASTORE = re.compile(
+DATASTORE_ADDRESS = re.compile(
     r"azureml://(?:subscriptions/(?P<subscription>[^/]+)/resourcegroups/(?P<group>[^/]+)/(?:providers/[^/]+/)?"
-    r"workspaces/(?P<workspace>[^/]+)/)?datastores/(?P<store>[^/]+)(?:/paths)?(?P<below>/.*)?",
+    r"workspaces/(?P<workspace>[^/]+)/)?datastores/(?P<store>[^/]+)(?:/paths(?=/|$))?(?:/(?P<path>.*))?",
     re.IGNORECASE | re.DOTALL,
 )
-_BLOB = re.compile(
-    r"https?://(?P<account>[^./]+)\.(?:blob|dfs)\.[^/]+/(?P<container>[^/?]+)(?P<below>/[^?]*)?(?:\?.*)?"
+"""Matches the long form, the short form, and the form without `paths` in which the service names a job's artifacts."""
+
+HADOOP_ADDRESS = re.compile(
+    r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<host>(?:(?P<account>[^./]+)\.)?[^/]+)(?:/(?P<path>.*))?", re.DOTALL
 )
-_CONTAINER = re.compile(r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<account>[^./]+)\.[^/]+(?P<below>/.*)?")
+
+_BLOB = re.compile(r"https?://(?P<account>[^./]+)\.(?:blob|dfs)\.[^/]+/(?P<container>[^/?]+)(?P<path>/[^?]*)?(?:\?.*)?")
 
 
 def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
     """Split an address into parts, which are the same for every address of the same data. For example, a datastore's
     address may or may not include the workspace of `account`, and a container has `https:`, `wasbs:` and `abfss:`
     addresses."""
-    if match := _DATASTORE.fullmatch(uri):
+    if match := DATASTORE_ADDRESS.fullmatch(uri):
         own = (account.subscription_id, account.resource_group, account.workspace)
         names = (match["subscription"], match["group"], match["workspace"])
         is_own = match["workspace"] is None or [str(part).casefold() for part in names] == [p.casefold() for p in own]
-        return ("azureml", *(() if is_own else map(str, names)), match["store"], *_below(match["below"]))
-    if match := _BLOB.fullmatch(uri) or _CONTAINER.fullmatch(uri):
-        return ("storage", match["account"], match["container"], *_below(unquote(match["below"] or "")))
+        return ("azureml", *(() if is_own else map(str, names)), match["store"], *_below(match["path"]))
+    if (match := _BLOB.fullmatch(uri) or HADOOP_ADDRESS.fullmatch(uri)) and match["account"]:
+        return ("storage", match["account"], match["container"], *_below(unquote(match["path"] or "")))
     return split_uri(uri)
 
 

@@ -143,17 +143,11 @@ def az_folder(environ: Mapping[str, str]) -> Path:
 
 def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
     """They stand in `azureProfile.json` of az's `folder`, until `az logout` removes them."""
-    rows = mapping_in(folder / "azureProfile.json").get("subscriptions")
-    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-
-
-def mapping_in(file: Path) -> Mapping[str, Any]:
-    """Return the mapping in a JSON file; empty if the file is missing or unreadable."""
     try:
-        content = json.loads(read_text(file))  # az writes a byte order mark
-    except (OSError, ValueError, RecursionError, Unreadable):
-        return {}
-    return content if isinstance(content, Mapping) else {}
+        rows = json.loads(read_text(folder / "azureProfile.json"))["subscriptions"]  # az writes a byte order mark
+    except (OSError, ValueError, RecursionError, Unreadable, LookupError, TypeError):
+        return []
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
 # Find the account settings on this machine, without the network and without Azure packages.
@@ -209,6 +203,16 @@ class AzureMLAccount(NamedTuple):
         parts = (self.subscription_id, self.resource_group, self.workspace, *([self.cloud] if self.cloud else []))
         place = ":".join(quote(part, safe="") for part in parts)
         return place if self.credential is None else f"{self.credential}@{place}"
+
+    @classmethod
+    def parse(cls, place: str) -> AzureMLAccount:
+        """Return the account in the text of `place`. Raises `UsageError` if it has another form."""
+        credential, _, rest = place.rpartition("@")
+        parts = [unquote(part) for part in rest.split(":")]
+        if len(parts) not in (3, 4) or not all(parts):
+            hint = "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/RUN`, as `cloudtrain ps` shows it"
+            raise UsageError(f"`{place}` does not name a workspace", hint=hint, code="CT933")
+        return cls(parts[0], parts[1], parts[2], credential=credential or None, cloud=parts[3] if parts[3:] else None)
 
     @property
     def workspace_id(self) -> str:
@@ -283,14 +287,12 @@ def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
     settings = {
         "resource_group": environ.get("AZURE_DEFAULTS_GROUP") or defaults.get("group"),
         "workspace": environ.get("AZURE_DEFAULTS_WORKSPACE") or defaults.get("workspace"),
-        "subscription_id": environ.get("AZURE_SUBSCRIPTION_ID") or _default_subscription(folder),
+        "subscription_id": environ.get("AZURE_SUBSCRIPTION_ID"),
     }
+    if not settings["subscription_id"]:
+        rows = [row for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id")]
+        settings["subscription_id"] = str(rows[0]["id"]) if rows else None
     return {name: value for name, value in settings.items() if value}
-
-
-def _default_subscription(folder: Path) -> str | None:
-    ids = (row["id"] for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id"))
-    return next(map(str, ids), None)
 
 
 def _section(file: Path, name: str) -> Mapping[str, str]:
@@ -302,31 +304,3 @@ def _section(file: Path, name: str) -> Mapping[str, str]:
     except (configparser.Error, OSError, UnicodeDecodeError):
         return {}
     return dict(parser.items(name)) if parser.has_section(name) else {}
-
-
-# The account part of a run's reference: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`.
-
-
-class AccountRef(NamedTuple):
-    """A workspace, its cloud and the kind of credential. If `cloud` is None, environment variables name the cloud; if
-    `credential` is None, any credential is used."""
-
-    subscription_id: str
-    resource_group: str
-    workspace: str
-    credential: str | None = None
-    cloud: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> AccountRef:
-        """Parse the text that `AzureMLAccount.place` wrote. Raises `UsageError` if it has another form."""
-        credential, _, rest = text.rpartition("@")
-        parts = [unquote(part) for part in rest.split(":")]
-        if len(parts) not in (3, 4) or not all(parts):
-            hint = "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/RUN`, as `cloudtrain ps` shows it"
-            raise UsageError(f"`{text}` does not name a workspace", hint=hint, code="CT933")
-        return cls(parts[0], parts[1], parts[2], credential or None, parts[3] if len(parts) == 4 else None)
-
-    @property
-    def workspace_id(self) -> str:
-        return workspace_id(self.subscription_id, self.resource_group, self.workspace)

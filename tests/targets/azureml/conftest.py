@@ -22,7 +22,7 @@ from cloudtrain.targets.azureml.service import blobs
 from cloudtrain.targets.azureml.service import client as client_module
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.service import AzureMLService
-from cloudtrain.targets.azureml.settings import AccountRef
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Pace
 from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure
@@ -140,7 +140,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAzure]:
 @pytest.fixture
 def client(fake: FakeAzure) -> Client:
     """Requests to the workspace."""
-    return Client(AccountRef.parse(PLACE), fake.environ)
+    return Client(AzureMLAccount.parse(PLACE), fake.environ)
 
 
 @pytest.fixture

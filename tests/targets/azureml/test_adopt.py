@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.documents.archives import files_of
+from cloudtrain.targets.azureml.service.client import SUBMIT
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from cloudtrain.targets.azureml.service.transfer import code_folder
 from tests.adoption.test_requests import AZUREML
@@ -26,7 +28,8 @@ def sent(fake: FakeAzure, service: AzureMLService, **changes: Any) -> dict[str, 
     body = {**AZUREML["pytorch_2x8"]["properties"], "codeId": CODE, **changes}
     fake.computes.add("gpu-cluster", "Standard_ND96asr_v4")
     body["computeId"] = f"{WORKSPACE}/computes/gpu-cluster"
-    service._at(PLACE).put("jobs/lemon_plow", {"properties": body}, api_version="2025-01-01-preview")
+    content = json.dumps({"properties": body}).encode()
+    service._at(PLACE).send("PUT", "jobs/lemon_plow", api_version=SUBMIT, content=content)
     fake.jobs["lemon_plow"].end("Completed")
     return body
 

@@ -16,7 +16,7 @@ from cloudtrain.plans.states import RunRef
 from cloudtrain.targets.azureml.service.client import WORKSPACE, Client
 from cloudtrain.targets.azureml.service.clouds import BUILT_IN, KINDS, Cloud, credential_of, credentials_in_sight
 from cloudtrain.targets.azureml.service.service import AzureMLService
-from cloudtrain.targets.azureml.settings import AccountRef, AzureML, account_of
+from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, account_of
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.identity import make_token
 from tests.targets.azureml.conftest import PLACE, plan_of
@@ -210,7 +210,7 @@ def test_a_file_of_the_credentials_that_is_not_there(
     for variable in ("AZURE_CLIENT_CERTIFICATE_PATH", "AZURE_FEDERATED_TOKEN_FILE"):
         monkeypatch.setenv(variable, "/nowhere/file")
     with pytest.raises(CloudtrainError, match="/nowhere/file") as caught:
-        ask(Client(AccountRef.parse(f"{kind}@{PLACE}"), fake.environ))
+        ask(Client(AzureMLAccount.parse(f"{kind}@{PLACE}"), fake.environ))
     assert caught.value.hint == KINDS[kind].login
     assert "connection" not in caught.value.message
 
@@ -218,7 +218,7 @@ def test_a_file_of_the_credentials_that_is_not_there(
 @pytest.mark.lifecycle
 def test_a_new_login_is_found(fake: FakeAzure) -> None:
     """A token that Azure refuses is got anew from new credentials."""
-    client = Client(AccountRef.parse(PLACE), fake.environ)
+    client = Client(AzureMLAccount.parse(PLACE), fake.environ)
     before = client.credential
     fake.faults.expire_token("GET", r"\{WS\}$")
     client.get("", api_version="2024-10-01-preview")

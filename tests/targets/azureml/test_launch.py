@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.processes import Process
+from cloudtrain.plans.processes import Process, Processes
 from cloudtrain.runtime.environment import detect_environment
-from cloudtrain.targets.azureml.launch import fill_command, processes, service_layout, view
+from cloudtrain.targets.azureml.launch import fill_command, processes, service_layout
 from cloudtrain.targets.azureml.reading import Body
 from tests.examples import examples
 
@@ -43,6 +43,12 @@ def whole(body: dict[str, Any], gpus: int | None = 8) -> list[Process]:
     """Every process with its whole environment, on the service."""
     read = Body(body)
     return list(processes(read, service_layout(read, "run-1", WORKSPACE, gpus)))
+
+
+def view(body: dict[str, Any]) -> Processes:
+    """The processes in a plan."""
+    read = Body(body)
+    return processes(read, service_layout(read, "run-1", WORKSPACE, 8), whole=False)
 
 
 def only(env: dict[str, str], *prefixes: str) -> dict[str, str]:
@@ -72,7 +78,7 @@ def test_pytorch_2x8() -> None:
 
 def test_one_process_per_instance_where_the_count_is_open() -> None:
     """Seven of eight GPUs would have nothing to do: the view shows two processes on two instances."""
-    found = view(Body(recorded("pytorch_no_ppi")), "run-1", WORKSPACE, 8)
+    found = view(recorded("pytorch_no_ppi"))
     assert [(each.instance, each.rank) for each in found] == [(0, 0), (1, 1)]
 
 
@@ -164,7 +170,7 @@ def test_without_a_distribution() -> None:
 
 def test_ray_is_not_covered() -> None:
     """What Ray's head and workers start as is not known, so nothing is shown."""
-    assert view(Body(recorded("ray")), "run-1", WORKSPACE, 8) == ()
+    assert view(recorded("ray")) == ()
 
 
 def test_what_every_process_has() -> None:
@@ -223,7 +229,7 @@ def test_sixteen_instances_stay_readable() -> None:
     """128 ranks are one block of the plan, whose variables are the ones that matter."""
     body = job("PyTorch", 16, processCountPerInstance=8)
     body["properties"]["environmentVariables"] = {"NCCL_DEBUG": "INFO"}
-    text = Plan("azureml", "run-1", "job", {}, (), view(Body(body), "run-1", WORKSPACE, 8)).to_text(width=120)
+    text = Plan("azureml", "run-1", "job", {}, (), view(body)).to_text(width=120)
     assert text.count("ranks 0 to 127 on instances 0 to 15") == 1
     assert "NCCL_DEBUG" in text
     assert "AZUREML_ARM" not in text

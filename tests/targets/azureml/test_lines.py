@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.errors import UsageError
-from cloudtrain.targets.azureml.service.logs import Cutter, Layout
+from cloudtrain.targets.azureml.reading import Body
+from cloudtrain.targets.azureml.service.logs import Cutter, check_selection, writer_of
 
 
 def body(kind: str | None = None, instances: int = 2, **distribution: Any) -> dict[str, Any]:
@@ -53,7 +54,7 @@ NAMES = [
 @pytest.mark.parametrize(("job", "name", "expected"), NAMES)
 def test_whose_a_file_is(job: dict[str, Any], name: str, expected: tuple[int, int | None] | None) -> None:
     """The instance and the rank, from the name and the job's body."""
-    assert Layout.of(job).writer(name) == expected
+    assert writer_of(Body({"properties": job}), name) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,10 +66,10 @@ def test_whose_a_file_is(job: dict[str, Any], name: str, expected: tuple[int, in
 )  # fmt: skip
 def test_launchers_write_for_all_their_ranks(job: dict[str, Any]) -> None:
     """The file's number is the instance, no rank is known, and asking for one says so."""
-    layout = Layout.of(job)
-    assert layout.writer("user_logs/std_log_process_1.txt") == (1, None)
+    launcher = Body({"properties": job})
+    assert writer_of(launcher, "user_logs/std_log_process_1.txt") == (1, None)
     with pytest.raises(UsageError, match="cannot select a rank"):
-        layout.check(0, None)
+        check_selection(launcher, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_launchers_write_for_all_their_ranks(job: dict[str, Any]) -> None:
 def test_no_such_rank(job: dict[str, Any], rank: int | None, instance: int | None, hint: str) -> None:
     """Silence would read as a rank that wrote nothing."""
     with pytest.raises(UsageError) as error:
-        Layout.of(job).check(rank, instance)
+        check_selection(Body({"properties": job}), rank, instance)
     assert error.value.hint == hint
 
 

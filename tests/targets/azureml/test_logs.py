@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ import pytest
 
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.states import LogLine, RunState, RunStatus
+from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service import blobs as storage
 from cloudtrain.targets.azureml.service.blobs import Blobs
-from cloudtrain.targets.azureml.service.client import Client
-from cloudtrain.targets.azureml.service.logs import Layout, RunLog
+from cloudtrain.targets.azureml.service.client import SUBMIT, Client
+from cloudtrain.targets.azureml.service.logs import RunLog
 from cloudtrain.targets.common.services import Denied, Pace, follow
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.files import ARTIFACTS, artifact
@@ -41,14 +43,14 @@ def file_of(rank: int) -> str:
 @pytest.fixture
 def job(fake: FakeAzure, client: Client) -> Job:
     """A job on two instances of four ranks each, which is running."""
-    client.put(f"jobs/{NAME}", {"properties": BODY}, api_version="2025-01-01-preview")
+    client.send("PUT", f"jobs/{NAME}", api_version=SUBMIT, content=json.dumps({"properties": BODY}).encode())
     job = fake.jobs[NAME]
     job.enter("Running")
     return job
 
 
 def log_of(client: Client, **options: Any) -> RunLog:
-    return RunLog(Blobs(client), NAME, Layout.of(BODY), **options)
+    return RunLog(Blobs(client), NAME, Body({"properties": BODY}), **options)
 
 
 def texts(lines: Iterator[LogLine]) -> list[str]:

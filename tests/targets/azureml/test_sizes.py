@@ -12,9 +12,10 @@ import pytest
 from cloudtrain.errors import TargetError
 from cloudtrain.machines.overlay import apply_overlay, load_overlays
 from cloudtrain.machines.table import instance_types
+from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.online import refresh
-from cloudtrain.targets.azureml.service.provider_errors import NoWorkspace
-from cloudtrain.targets.common.services import Denied
+from cloudtrain.targets.azureml.settings import AzureMLAccount
+from cloudtrain.targets.common.services import Denied, NotThere
 
 SUBSCRIPTION = "/subscriptions/00000000-0000-0000-0000-000000000000"
 LOCATION = f"{SUBSCRIPTION}/providers/Microsoft.MachineLearningServices/locations/westeurope"
@@ -38,10 +39,11 @@ ANSWERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Service:
+class Service(Client):
     """Answers from a table; an answer that is an error is raised. Lists come in pages of one item."""
 
     def __init__(self, **changed: Any) -> None:
+        super().__init__(AzureMLAccount(SUBSCRIPTION.rpartition("/")[2], "rg", "ws"), {})
         self.answers = ANSWERS | changed
         self.asked: list[tuple[str, str | None, Mapping[str, str] | None]] = []
 
@@ -60,7 +62,7 @@ class Service:
 
 def refreshed(service: Service, folder: Path) -> Any:
     """One refresh."""
-    return refresh(service, SUBSCRIPTION.rpartition("/")[2], folder=folder, date="2026-11-22")
+    return refresh(service, folder=folder, date="2026-11-22")
 
 
 def rows(folder: Path) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def test_what_may_not_be_read_is_left_out_and_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", f"{LOCATION}/vmSizes"])
-@pytest.mark.parametrize("error", [Denied("no"), NoWorkspace("none"), TargetError("broken")])
+@pytest.mark.parametrize("error", [Denied("no"), NotThere("none"), TargetError("broken")])
 def test_without_workspace_or_sizes_nothing_is_written(tmp_path: Path, path: str, error: TargetError) -> None:
     """The error comes through, and the last refresh stays as it was."""
     refreshed(Service(), tmp_path)

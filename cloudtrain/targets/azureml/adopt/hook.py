@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import tarfile
+import types
 
 MODULE = "azure.ai.ml._ml_client"
 
@@ -37,17 +38,6 @@ def install(module, emit, keep):
                 setattr(entity, name, value)
         return entity
 
-    class Poller:
-        """Replaces the SDK's poller, which waits for a long-running operation. This poller has already finished."""
-
-        def __init__(self, value):
-            self.value = value
-
-        def result(self, *_):
-            return self.value
-
-        wait = result
-
     class Named(str):
         """Stands for an asset, compute or workspace that the script looks up. The class is a `str`, because the SDK
         accepts a string as an environment."""
@@ -62,7 +52,8 @@ def install(module, emit, keep):
             self.id = self.path = str(self)
 
     def begin(self, entity, **_):  # noqa: ARG001
-        return Poller(entity)
+        """Return a poller of a long-running operation that has already finished."""
+        return types.SimpleNamespace(result=lambda *_: entity, wait=lambda *_: entity)
 
     def get(self, name, *_, **__):  # noqa: ARG001
         return Named(name)
@@ -96,12 +87,11 @@ def install(module, emit, keep):
 
 
 def workspace(operations):
-    names = {
-        "subscription_id": "_subscription_id",
-        "resource_group": "_resource_group_name",
-        "workspace": "_workspace_name",
+    values = {
+        "subscription_id": getattr(operations, "_subscription_id", None),
+        "resource_group": getattr(operations, "_resource_group_name", None),
+        "workspace": getattr(operations, "_workspace_name", None),
     }
-    values = {ours: getattr(operations, theirs, None) for ours, theirs in names.items()}
     return {name: value for name, value in values.items() if isinstance(value, str) and value}
 
 

@@ -98,10 +98,11 @@ def _original(data: JsonMapping, kind: str, folder: str | None, lost: Mapping[st
         unknown |= unknown_keys
         rest = {key: value for key, value in data["distribution"].items() if f"distribution.{key}" not in unknown_keys}
         data = {**data, "distribution": rest}
-    unknown |= dict(_refused_values(data))
     for name, key in _OLDER_FORMS.items():
         if isinstance(data.get(name), Mapping):
+            unknown[name] = f"Azure ML's tools refuse this older form: write the value of `{key}` alone"
             data = {**data, name: data[name].get(key)}
+    unknown |= dict(_refused_inputs(data))
     if str(data.get("compute")).lower() in ("local", "azureml:local"):
         unknown["compute"] = "`local` is Docker on this machine; `cloudtrain submit --target local` needs no Docker"
         data = {key: value for key, value in data.items() if key != "compute"}
@@ -129,11 +130,8 @@ def _unknown_of_distribution(data: JsonMapping) -> dict[str, str]:
     return {f"distribution.{key}": reason for key in fields if key not in (*keys, "type")}
 
 
-def _refused_values(data: JsonMapping) -> Iterator[tuple[str, str]]:
-    """Yield the values with which azure-ai-ml 1.35.2 refuses a file, each with the reason."""
-    for name, key in _OLDER_FORMS.items():
-        if isinstance(data.get(name), Mapping):
-            yield name, f"Azure ML's tools refuse this older form: write the value of `{key}` alone"
+def _refused_inputs(data: JsonMapping) -> Iterator[tuple[str, str]]:
+    """Yield the inputs with which azure-ai-ml 1.35.2 refuses a file, each with the reason."""
     for name, item in mapping(data.get("inputs")).items():
         if not isinstance(item, Mapping) or "value" in item:
             continue
@@ -224,7 +222,7 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
         "displayName": data.get("display_name"),
         "experimentName": data.get("experiment_name") or (Path(folder).name if folder else None),
         "description": data.get("description"),
-        "command": _command(data),
+        "command": _SINGLE_BRACES.sub(r"${{\1.\2}}", str(data.get("command", ""))),
         "codeId": code,
         "environmentId": _environment(data.get("environment"), code, folder, files),
         "computeId": compute,
@@ -256,10 +254,6 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
 def variable_texts(variables: object) -> dict[str, str]:
     """azure-ai-ml 1.35.2 sends numbers and booleans as they are, and a variable of a process is a text."""
     return {key: item if isinstance(item, str) else json.dumps(item) for key, item in mapping(variables).items()}
-
-
-def _command(data: JsonMapping) -> str:
-    return _SINGLE_BRACES.sub(r"${{\1.\2}}", str(data.get("command", "")))
 
 
 def _text(value: object) -> str:
@@ -332,8 +326,7 @@ def _conda_text(place: str) -> str:
 def _from_code(path: str, code: object, folder: str | None) -> str:
     """Convert a path that is relative to the job file's folder into one that is relative to the code's folder. If the
     code is not a local folder, the path stays relative to the job file's folder."""
-    is_local = isinstance(code, str) and not code.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+"))
-    start = os.path.join(folder or ".", str(code) if is_local else ".")  # noqa: PTH118
+    start = os.path.join(folder or ".", code if isinstance(code, str) and is_local(code) else ".")  # noqa: PTH118
     return os.path.relpath(os.path.join(folder or ".", path.removeprefix("file:")), start)  # noqa: PTH118
 
 
@@ -395,12 +388,16 @@ def _input(fields: object) -> JsonObject:
         return {"jobInputType": "literal", "value": _text(fields)}
     if "path" not in fields and "value" in fields:
         return {"jobInputType": "literal", "value": _text(fields["value"])}
+    return {"jobInputType": str(fields.get("type") or "uri_folder"), **_data(fields)}
+
+
+def _data(fields: JsonMapping) -> JsonObject:
     mode = fields.get("mode")
-    return {
-        "jobInputType": str(fields.get("type") or "uri_folder"),
-        "uri": _place(fields.get("path")),
-        "mode": _MODES.get(str(mode).lower(), mode) if mode else None,
-    }
+    return {"uri": _place(fields.get("path")), "mode": _MODES.get(str(mode).lower(), mode) if mode else None}
+
+
+def is_local(place: str) -> bool:
+    return not place.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+", "run:"))
 
 
 def _place(path: object) -> object:
@@ -411,11 +408,9 @@ def _place(path: object) -> object:
 
 
 def _output(fields: JsonMapping) -> JsonObject:
-    mode = fields.get("mode")
     return {
         "jobOutputType": str(fields.get("type") or "uri_folder"),
-        "uri": _place(fields.get("path")),
-        "mode": _MODES.get(str(mode).lower(), mode) if mode else None,
+        **_data(fields),
         "assetName": fields.get("name"),
         "assetVersion": _text(fields["version"]) if fields.get("version") is not None else None,
         "description": fields.get("description"),

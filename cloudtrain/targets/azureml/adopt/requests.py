@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path as File
@@ -17,6 +18,7 @@ from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
 from cloudtrain.targets.azureml.adopt.hook import CODE
 from cloudtrain.targets.azureml.adopt.job_files import (
+    is_local,
     not_a_command,
     originals_in_job_file,
     variable_texts,
@@ -25,7 +27,7 @@ from cloudtrain.targets.azureml.adopt.job_files import (
 )
 from cloudtrain.targets.azureml.adopt.sweeps import OF_SEARCH, canonical, lifted, start_of_trials, with_search
 from cloudtrain.targets.azureml.compile.job import EVENTS, IDENTITIES, PRIORITIES, RUN_PROPERTY, SERVICES
-from cloudtrain.targets.azureml.compile.places import INPUT_MODES, LOCAL_UPLOAD, OUTPUT_MODES, SCHEMES
+from cloudtrain.targets.azureml.compile.places import INPUT_MODES, LOCAL_UPLOAD, OUTPUT_MODES
 from cloudtrain.targets.azureml.parts import (
     MODELS,
     UNNAMED,
@@ -35,6 +37,7 @@ from cloudtrain.targets.azureml.parts import (
     camel,
     compute_id,
     duration_seconds,
+    present,
 )
 from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
 from cloudtrain.targets.azureml.settings import AzureML, account_of
@@ -177,10 +180,6 @@ def _source(original: Original, code: object, comments: dict[ValuePath, str]) ->
     return "."
 
 
-def is_local(place: str) -> bool:
-    return not place.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+", "run:"))
-
-
 def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
     if body.kind in ("PyTorch", "Mpi"):
         if body.distribution.get("processCountPerInstance") is None:
@@ -196,7 +195,7 @@ def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
         return {"type": "tensorflow", **more, **({"workers": workers} if workers is not None else {})}
     if body.kind == "Ray":
         fields = {name: body.distribution.get(camel(name)) for name in Ray.model_fields if name != "type"}
-        return {"type": "ray", **{name: value for name, value in fields.items() if value is not None}}
+        return {"type": "ray", **present(fields)}
     return {}
 
 
@@ -207,7 +206,7 @@ def _resources(body: Body) -> JsonObject:
         "instance_type": {"azureml": body.instance_type} if body.instance_type else None,
         "shm_size": resources.get("shmSize") or None,
     }
-    return {name: value for name, value in fields.items() if value is not None}
+    return present(fields)
 
 
 def _environment(environment: object) -> JsonObject:
@@ -252,18 +251,12 @@ def _parse(text: object) -> object:
     """Convert a text that is written like a number or a boolean; return any other text unchanged."""
     if not isinstance(text, str):
         return text
-    for value in (_number(text, int), _number(text, float), {"True": True, "False": False}.get(text)):
-        if value is not None and hyperparameter_text(value) == text:
-            return value
+    for kind in (int, float, {"True": True, "False": False}.__getitem__):
+        with suppress(ValueError, KeyError):
+            value = kind(text)
+            if isfinite(value) and hyperparameter_text(value) == text:
+                return value
     return text
-
-
-def _number(text: str, kind: type[int] | type[float]) -> int | float | None:
-    try:
-        value = kind(text)
-    except ValueError:
-        return None
-    return value if isfinite(value) else None
 
 
 def _output(item: JsonMapping) -> JsonObject:
@@ -275,7 +268,7 @@ def _output(item: JsonMapping) -> JsonObject:
         "asset_name": item.get("assetName"),
         "asset_version": item.get("assetVersion"),
     }
-    return {key: value for key, value in fields.items() if value is not None}
+    return present(fields)
 
 
 def _settings(original: Original, body: Body) -> JsonObject:
@@ -318,7 +311,7 @@ def _service(service: JsonMapping) -> JsonObject:
         "ssh_public_key": properties.get("sshPublicKeys"),
         "log_dir": properties.get("logDir"),
     }
-    return {key: value for key, value in fields.items() if value is not None}
+    return present(fields)
 
 
 def _mapping(value: object) -> JsonObject:
@@ -329,7 +322,6 @@ def _mapping(value: object) -> JsonObject:
 
 _CODE = "(the code's own place)"
 _DATA = "(the data's own place)"
-_NOBODY = "job"
 
 
 class AzureMLAdopter:
@@ -344,7 +336,7 @@ class AzureMLAdopter:
         environment = original.request["properties"].get("environmentId")
         conda = environment.get("condaFile") if isinstance(environment, Mapping) else None
         build = UNREAD if isinstance(environment, Mapping) and "build" in environment else None
-        return draft_context(original.name or _NOBODY, account, conda=conda, build=build)
+        return draft_context(original.name or "job", account, conda=conda, build=build)
 
     def comparable(
         self, request: JsonMapping, original: Original, context: CompileContext, plan: Plan | None
@@ -392,7 +384,8 @@ class AzureMLAdopter:
         environment. If the id is different in each submission, add its field to `changes`."""
         if isinstance(environment, Mapping):
             if not environment.get("asset_version"):
-                changes.append(("environmentId", _WHY_ENVIRONMENT))
+                why = "cloudtrain names the environment by a hash of its definition; the SDK uses another hash"
+                changes.append(("environmentId", why))
             return {"defined as": _definition(environment)}
         upload = next((item for item in plan.uploads if item.destination == environment), None) if plan else None
         if upload is not None and upload.content is not None:
@@ -462,8 +455,6 @@ def _without_empty(value: Any) -> Any:
 
 _MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
 """Fields that must stay mappings in a body: their entries are removed one by one."""
-
-_WHY_ENVIRONMENT = "cloudtrain names the environment by a hash of its definition; the SDK uses another hash"
 
 _REASONS = {"environmentId": "the environment has no version or definition that a job can contain"} | dict.fromkeys(
     OF_SEARCH, "a sweep has no field for it"

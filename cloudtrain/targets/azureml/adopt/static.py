@@ -7,12 +7,13 @@ file first.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original, StaticCall, said
 from cloudtrain.targets.azureml.adopt.job_files import TABLES, body_of
 from cloudtrain.targets.azureml.adopt.requests import drafts_of
+from cloudtrain.targets.azureml.parts import present
 
 _CLASSES: dict[str, dict[str, str]] = {
     **{name.rpartition(".")[2]: {"type": kind} for kind, name in TABLES["classes"].items()},
@@ -33,22 +34,18 @@ def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] 
             later = {one.name.removeprefix(f"{call.name}()."): one.keywords for one in calls}
             unknown: dict[str, str] = {}
             values = {name: said(value, f"[azureml] {name}", unknown) for name, value in _workspace(calls).items()}
-            workspace = {name: value for name, value in values.items() if value is not None}
-            return _draft(
-                call, later.get("set_resources", {}), later.get("set_limits", {}), workspace, unknown
-            ), unknown
+            return _draft(call, later, present(values), unknown), unknown
     return None
 
 
 def _draft(
-    call: StaticCall,
-    resources: dict[str, Any],
-    limits: dict[str, Any],
-    workspace: dict[str, Any],
-    unknown: dict[str, str],
+    call: StaticCall, later: Mapping[str, dict[str, Any]], workspace: dict[str, Any], unknown: dict[str, str]
 ) -> Draft:
+    """`later` has the arguments of the calls of the job's methods, by name."""
     fields = {name: _plain(value) for name, value in call.keywords.items() if name not in _RESOURCES}
-    sizes = {name: call.keywords[name] for name in _RESOURCES if name in call.keywords} | resources
+    sizes = {name: call.keywords[name] for name in _RESOURCES if name in call.keywords}
+    sizes |= later.get("set_resources", {})
+    limits = later.get("set_limits")
     if sizes:
         own_resources = fields.get("resources")
         fields["resources"] = {**(own_resources if isinstance(own_resources, dict) else {}), **sizes}

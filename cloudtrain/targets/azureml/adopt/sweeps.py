@@ -13,14 +13,14 @@ from cloudtrain.job.script import job_name_from
 from cloudtrain.runtime.azureml_metrics import WANTED
 from cloudtrain.targets.adoption import Original, Search
 from cloudtrain.targets.azureml.adopt.job_files import mapping
-from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, duration_seconds
+from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, duration_seconds, present
 from cloudtrain.targets.common.compiling import hyperparameter_text
 
 
 def lifted(properties: JsonMapping) -> JsonObject:
     """Return the body of a sweep with the fields of its trial beside the others."""
     body = {key: value for key, value in properties.items() if key != "trial"}
-    return body | {key: value for key, value in mapping(properties.get("trial")).items() if value is not None}
+    return body | present(mapping(properties.get("trial")))
 
 
 def with_search(original: Original) -> Original:
@@ -66,7 +66,7 @@ def _power(exponent: float) -> float:
 def sweep_fields(name: str, body: JsonMapping) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a sweep except its job. Raises an error if a sweep cannot express the search."""
     objective, limits, policy = body["objective"], _limits(body), _policy(body)
-    algorithm = {key: value for key, value in body["samplingAlgorithm"].items() if value is not None}
+    algorithm = present(body["samplingAlgorithm"])
     strategy = algorithm.pop("samplingAlgorithmType").lower()
     seed = algorithm.pop("seed", None)
     if strategy not in ("random", "grid", "bayesian") or algorithm not in ({}, {"rule": "random"}):
@@ -102,7 +102,7 @@ def _range(name: str, kind: str, arguments: list[Any]) -> Any:
 def _limits(body: JsonMapping) -> JsonObject:
     """Return the limits of a sweep with the service's defaults (reference of the sweep job's schema). A grid runs each
     combination once."""
-    given = {key: value for key, value in mapping(body.get("limits")).items() if value is not None}
+    given = present(mapping(body.get("limits")))
     total = given.get("maxTotalTrials", 1000)
     if body["samplingAlgorithm"]["samplingAlgorithmType"].lower() == "grid":
         total = min(total, prod(len(space[1][0]) for space in body["searchSpace"].values() if space[0] == "choice"))
@@ -111,7 +111,7 @@ def _limits(body: JsonMapping) -> JsonObject:
 
 
 def _policy(body: JsonMapping) -> JsonObject:
-    given = {key: value for key, value in mapping(body.get("earlyTermination")).items() if value is not None}
+    given = present(mapping(body.get("earlyTermination")))
     return {"evaluationInterval": 1, "delayEvaluation": 0, **given} if given else {}
 
 

@@ -15,7 +15,6 @@ from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.table import hourly, over
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Processes
-from cloudtrain.targets.azureml import launch as azureml_node
 from cloudtrain.targets.azureml.compile.places import (
     ChosenEnvironment,
     command_of,
@@ -24,6 +23,7 @@ from cloudtrain.targets.azureml.compile.places import (
     outputs_of,
     places_of,
 )
+from cloudtrain.targets.azureml.launch import INTERFACE, processes, service_layout
 from cloudtrain.targets.azureml.parts import (
     code_id,
     compute_id,
@@ -33,6 +33,7 @@ from cloudtrain.targets.azureml.parts import (
     is_own_type,
     is_virtual_cluster,
     machines_of,
+    present,
 )
 from cloudtrain.targets.azureml.reading import OVERRIDES, Body, distribution_in, machines_in
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, Service
@@ -78,9 +79,6 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
 
 
 # Environment variables that make the processes of several instances use the right network cards.
-
-INTERFACE = "eth0"
-"""The Ethernet card of Azure's GPU machines, for the first contact; the data then goes over InfiniBand."""
 
 INFINIBAND = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -154,7 +152,7 @@ class Parts(NamedTuple):
 def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
     """Parts with problems are left out, and their problems are added to `problems`."""
     job, target, account = parts.job, parts.target, parts.account
-    compute, seconds = target.compute, job.max_runtime
+    compute, seconds, wish = target.compute, job.max_runtime, target.notifications
     properties = {
         "jobType": "Command",
         "displayName": target.display_name or parts.context.run_name,
@@ -169,7 +167,7 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
         "limits": None if seconds is None else {"jobLimitsType": "Command", "timeout": duration_text(seconds)},
         "queueSettings": problems.value(lambda: _queue(job, target), None),
         "identity": _identity(target),
-        "notificationSetting": _notifications(target),
+        "notificationSetting": wish and {"emailOn": [EVENTS[name] for name in wish.on], "emails": list(wish.emails)},
         "services": {name: _service(item) for name, item in target.services.items()} or None,
         "inputs": inputs_of(job, account, problems),
         "outputs": outputs_of(job, parts.context.run_name, problems),
@@ -178,7 +176,7 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
         "tags": dict(job.tags),
         "isArchived": False,
     }
-    return {"properties": {key: value for key, value in properties.items() if value is not None}}
+    return {"properties": present(properties)}
 
 
 def _resources(parts: Parts) -> dict[str, Any] | None:
@@ -188,7 +186,7 @@ def _resources(parts: Parts) -> dict[str, Any] | None:
     compute, name = target.compute, parts.machines.instance_type
     # Clusters have only one type, which the body does not name, unless they are of Kubernetes or virtual.
     is_fixed = compute is not None and is_cluster(compute) and not is_own_type(compute, name)
-    fields = {
+    optional = {
         "instanceType": None if is_fixed else name or None,
         "locations": list(target.locations) or None,
         "maxInstanceCount": target.max_instance_count,
@@ -196,7 +194,7 @@ def _resources(parts: Parts) -> dict[str, Any] | None:
         "dockerArgs": arguments if isinstance(arguments, str) else None,
         "dockerArgsList": list(arguments) if isinstance(arguments, tuple) else None,
     }
-    fields = {key: value for key, value in fields.items() if value is not None}
+    fields = present(optional)
     if fields or resources.instance_count > 1 or "instance_count" in resources.model_fields_set:
         return {"instanceCount": resources.instance_count, "properties": {}, **fields}
     return None
@@ -242,17 +240,12 @@ def _identity(target: AzureML) -> dict[str, str] | None:
     return None if kind is None else {"identityType": IDENTITIES[kind], **ids}
 
 
-def _notifications(target: AzureML) -> dict[str, list[str]] | None:
-    wish = target.notifications
-    return None if wish is None else {"emailOn": [EVENTS[name] for name in wish.on], "emails": list(wish.emails)}
-
-
 def _service(service: Service) -> dict[str, Any]:
     properties = {"sshPublicKeys": service.ssh_public_key, "logDir": service.log_dir}
     fields = {
         "jobServiceType": SERVICES[service.type],
         "nodes": {"nodesValueType": "All"} if service.all_instances else None,
-        "properties": {key: value for key, value in properties.items() if value is not None},
+        "properties": present(properties),
     }
     return {key: value for key, value in fields.items() if value}
 
@@ -280,16 +273,14 @@ def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
 # The first lines of a plan, for the user: machines, processes, environment, checkpoints and highest cost.
 
 
-def summary(
-    parts: Parts, body: Body, machines: MachineGroup, processes: Processes
-) -> Iterator[tuple[str, str]]:  # fmt: skip
+def summary(parts: Parts, body: Body, machines: MachineGroup, started: Processes) -> Iterator[tuple[str, str]]:
     """Yield the lines as pairs of label and text, in reading order. `machines` are those of the body."""
     job, account = parts.job, parts.account
     pairs = [
         ("target", f"azureml (workspace {account.workspace} in {account.resource_group})"),
         ("compute", body.compute_name),
         ("instances", _instances(machines, body)),
-        ("processes", _processes(processes, body.instances)),
+        ("processes", _processes(started, body.instances)),
         ("distribution", distribution_in(job, body).type),
         ("environment", _environment(parts, body)),
         ("script", job.entry_point or job.command or ""),
@@ -310,11 +301,10 @@ def _instances(machines: MachineGroup, body: Body) -> str:
     return f"{count} x {row.name} ({row.hardware}{network})"
 
 
-def _processes(processes: Processes, instances: int) -> str:
-    if not processes:
+def _processes(started: Processes, instances: int) -> str:
+    if not started:
         return ""
-    hosts = processes.started
-    return f"{len(processes)} on {len(hosts)} of {instances} instances" if instances > 1 else str(len(processes))
+    return f"{len(started)} on {len(started.started)} of {instances} instances" if instances > 1 else str(len(started))
 
 
 def _environment(parts: Parts, body: Body) -> str:
@@ -368,15 +358,16 @@ def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
     machines = machines_in(body, parts.machines, parts.account)
     gpus = machines.known.gpus if machines.known is not None else None
     places = places_of(request, context.run_name, parts.account.workspace_id)
-    processes = azureml_node.view(body, context.run_name, parts.account.workspace_id, gpus)
+    layout = service_layout(body, context.run_name, parts.account.workspace_id, gpus)
+    started = processes(body, layout, whole=False)
     return Plan(
         target="azureml",
         run_name=context.run_name,
         job_name=parts.job.name,
         request=request,
         uploads=tuple(_uploads(parts, request)),
-        processes=processes,
-        summary=tuple(summary(parts, body, machines, processes)),
+        processes=started,
+        summary=tuple(summary(parts, body, machines, started)),
         place=parts.account.place,
         outputs={name: uri.partition("?")[0] for name, uri in places.items()},  # without keys (SAS)
     )
@@ -446,8 +437,6 @@ def _uploads(parts: Parts, request: Mapping[str, Any]) -> list[Upload]:
     """Uploads that the overrides have replaced are left out."""
     bundle = parts.context.bundle
     code = code_id(parts.account.workspace_id, bundle.sha256)
-    uploads = [Upload("code", bundle.sha256, code, bundle.size, bundle.file_count)]
-    if parts.environment.upload is not None:
-        uploads.append(parts.environment.upload)
+    uploads = (Upload("code", bundle.sha256, code, bundle.size, bundle.file_count), parts.environment.upload)
     ids = [request["properties"].get("codeId"), request["properties"].get("environmentId")]
-    return [upload for upload in uploads if upload.destination in ids]
+    return [upload for upload in uploads if upload is not None and upload.destination in ids]

@@ -239,18 +239,12 @@ def _asset_from_build(environment: Environment, folder: str, context: CompileCon
     if context.build is None:
         hint = "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`"
         raise _wrong("build", f"the bundle has no file `{posixpath.normpath(f'{folder}/{dockerfile}')}`", hint)
-    build = {"contextUri": FOLDER, "dockerfilePath": dockerfile}
-    return _asset(environment, {"build": build}, context, folder=posixpath.normpath(folder), sha256=context.build)
+    return _asset(environment, {"build": {"contextUri": FOLDER, "dockerfilePath": dockerfile}}, context)
 
 
-def _asset(
-    environment: Environment,
-    definition: Mapping[str, Any],
-    context: CompileContext,
-    *,
-    folder: str | None = None,
-    sha256: str = "",
-) -> ChosenEnvironment:
+def _asset(environment: Environment, definition: Mapping[str, Any], context: CompileContext) -> ChosenEnvironment:
+    folder = None if environment.build is None else posixpath.normpath(environment.build)
+    sha256 = "" if folder is None else context.build or ""
     if environment.asset_version is not None and environment.asset_name is None:
         raise _wrong("asset_version", "`asset_version` needs an `asset_name`", "add `asset_name`, or remove it")
     words = {name: value for name in ("description", "tags") if (value := getattr(environment, name))}
@@ -297,9 +291,6 @@ def _wrong(field: str, message: str, hint: str) -> JobError:
 
 _REFERENCE = re.compile(r"\$\{\{(?:inputs|outputs)\.\w+\}\}")
 
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
-"""Text that every shell leaves unchanged."""
-
 _INSTALL = "python -m cloudtrain.runtime.install"
 """Installs the requirements. Every process of an instance runs the command; only the first installs anything."""
 
@@ -333,9 +324,9 @@ def command_of(job: TrainingJob) -> str:
 def quote_word(word: str, free: Collection[str] = ()) -> str:
     """References such as `${{inputs.data}}` stay unchanged. A word with a reference in `free` is always quoted: the
     service puts text there that the shell could split or interpret."""
-    if word and _PLAIN.fullmatch(_REFERENCE.sub("", word)) and not any(text in word for text in free):
-        return word
-    return shlex.quote(word)
+    other_text = _REFERENCE.sub("x", word)
+    is_plain = shlex.quote(other_text) == other_text and not any(text in word for text in free)
+    return word if is_plain else shlex.quote(word)
 
 
 def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
@@ -382,12 +373,11 @@ def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[st
         for name, output in outputs.items()
         if name != _SERVICES_OUTPUT and output and isinstance(output, Mapping)
     }
-    return {name if name in NAMED_RESULTS else f"outputs/{name}": _long(uri, workspace) for name, uri in uris.items()}
-
-
-def _long(uri: str, workspace: str) -> str:
     scope = workspace.replace("/providers/Microsoft.MachineLearningServices", "").strip("/")
-    return _SHORT.sub(lambda _: f"azureml://{scope}/", uri)
+    return {
+        name if name in NAMED_RESULTS else f"outputs/{name}": _SHORT.sub(lambda _: f"azureml://{scope}/", uri)
+        for name, uri in uris.items()
+    }
 
 
 # Check whether a bundle's files can be stored as blobs under the same names.

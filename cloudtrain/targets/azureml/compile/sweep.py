@@ -7,22 +7,20 @@ inside another list. Unlike the SDK, it refuses features that the service lacks,
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from math import log
 from typing import Any
 
 from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.sweep import Range, Sweep
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.runtime.azureml_metrics import WANTED
 from cloudtrain.targets.azureml.compile.job import compile_azureml
-from cloudtrain.targets.azureml.parts import duration_text
+from cloudtrain.targets.azureml.parts import duration_text, present
 from cloudtrain.targets.azureml.settings import AzureML
 from cloudtrain.targets.common.compiling import tuner_plan
-
-_NAME = re.compile(r"[a-zA-Z_]+[a-zA-Z0-9_]*")
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
-"""Text that every shell leaves unchanged, into which the service puts the values."""
 
 _MOST_LISTED = 1000
 """The most whole numbers that are listed one by one. The service's own kinds of ranges begin at 0, or are not whole."""
@@ -79,7 +77,7 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
         "earlyTermination": _early(sweep),
         "resources": job.get("resources"),
     }
-    return {key: value for key, value in body.items() if value is not None}
+    return present(body)
 
 
 def _expression(item: Range) -> list[Any]:
@@ -145,7 +143,7 @@ def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
 
 
 def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[tuple[str, str]]:
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(PLACE_NAME, name):
         message = f"Azure ML cannot search `{name}`: names must consist of letters, digits and `_`"
         yield message, f"rename it, or {_ALTERNATIVE}"
     if sweep.strategy == "bayesian" and item.kind == "log":
@@ -156,6 +154,6 @@ def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[tuple[str, 
         yield message, f"add a `step`, or {_ALTERNATIVE}"
     if item.choice is not None:
         odd: list[object] = [value for value in item.choice if isinstance(value, list | dict) or value is None]
-        odd += [value for value in item.choice if isinstance(value, str) and not _PLAIN.fullmatch(value)]
+        odd += [value for value in item.choice if isinstance(value, str) and shlex.quote(value) != value]
         if odd:
             yield f"Azure ML's shell would break the value `{odd[0]}` of `{name}`", _ALTERNATIVE

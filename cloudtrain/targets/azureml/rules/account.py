@@ -14,7 +14,7 @@ from cloudtrain.rules.facts import counterpart, has_rdma_somewhere
 from cloudtrain.rules.machines import instead, needs_network, over_ethernet
 from cloudtrain.targets.azureml.catalogue import guess, nearest_size
 from cloudtrain.targets.azureml.parts import is_own_type
-from cloudtrain.targets.azureml.reading import is_whole, read
+from cloudtrain.targets.azureml.reading import read
 
 _WANTED = {
     "subscription_id": ("no subscription is known", 'subscription_id = "00000000-0000-0000-0000-000000000000"'),
@@ -22,11 +22,10 @@ _WANTED = {
     "workspace": ("no workspace is known", 'workspace = "NAME"'),
 }
 
+GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
 _SHAPES = {
-    "subscription_id": (
-        re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE),
-        "`az account show --query id` prints it",
-    ),
+    "subscription_id": (GUID, "`az account show --query id` prints it"),
     "resource_group": (
         re.compile(r"[\w.()-]{0,89}[\w()-]"),
         "use at most 90 letters, digits and `_ - . ( )`, without a dot at the end",
@@ -107,7 +106,7 @@ def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
         return
     name = reading.body.compute_name
     for setting, keys in (("job_tier", ("queueSettings", "jobTier")), ("locations", ("resources", "locations"))):
-        value = getattr(subject.settings, setting) or reading.overridden(*keys)
+        value = getattr(subject.settings, setting) or reading.override_of(*keys)
         if value and not reading.body.is_spot:
             yield Fault(
                 f"`{setting}` has no effect on the cluster `{name}`",
@@ -427,7 +426,7 @@ def instance_count(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     count = reading.body.mapping("resources").get("instanceCount", 1)
-    if not is_whole(count, 1):
+    if positive_count(count) is None:
         text = f'"{count}"' if isinstance(count, str) else count
         hint = "set `resources.instance_count` to 1 or more, and remove it from the overrides"
         yield Fault(f"`instanceCount` must be a whole number of at least 1, not `{text}`", hint, reading.count_path)

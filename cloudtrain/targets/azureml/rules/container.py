@@ -12,10 +12,10 @@ from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.rules.machines import works_together
 from cloudtrain.targets.azureml.parts import parse_label
 from cloudtrain.targets.azureml.reading import read
+from cloudtrain.targets.azureml.rules.account import GUID
 
 _SIZE = re.compile(r"0*[1-9][0-9]*[bkmgBKMG]?")
 _PUBLIC_KEY = re.compile(r"(ssh-(rsa|ed25519|dss)|ecdsa-sha2-\S+|sk-\S+) +[A-Za-z0-9+/=]{16,}( .*)?")
-_CLIENT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 _MANY_PROCESSES = 4
 
@@ -157,7 +157,7 @@ def client_id(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     value = reading.body.mapping("identity").get("clientId")
-    if isinstance(value, str) and not _CLIENT_ID.fullmatch(value):
+    if isinstance(value, str) and not GUID.fullmatch(value):
         name = value.rpartition("/")[2]
         yield Fault(
             f"`{value}` is not the client id of a managed identity",
@@ -187,7 +187,7 @@ def _services(subject: Subject, kind: str) -> list[str]:
 
 def _docker_path(subject: Subject) -> ValuePath:
     reading = read(subject)
-    return reading.overridden("resources", "dockerArgs") or reading.overridden("resources", "dockerArgsList") or ()
+    return reading.override_of("resources", "dockerArgs") or reading.override_of("resources", "dockerArgsList") or ()
 
 
 def _docker_words(subject: Subject) -> list[str]:
@@ -234,7 +234,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
         )
         return
     match = _LABEL.fullmatch(environment_id)
-    if match and (subject.job.environment.of("azureml") or reading.overridden("environmentId")):
+    if match and (subject.job.environment.of("azureml") or reading.override_of("environmentId")):
         start = environment_id.partition("/labels/")[0]
         registry = re.search(r"/registries/([^/]+)/", start)
         lists = f"`az ml environment list --name {match['name']}" + (

@@ -252,35 +252,34 @@ def _with_key(entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _written_values(subject: Subject) -> Mapping[str, str]:
     """The service copies the values of literal inputs, and the addresses of `Direct` inputs, unchanged into the
     command."""
-    texts: dict[str, str] = {}
-    for name, item in read(subject).body.inputs.items():
-        value = item.get("value") if item.get("jobInputType") == "literal" else None
-        if item.get("mode") == "Direct":
-            value = item.get("uri")
-        if isinstance(value, str):
-            texts[name] = value
-    return texts
+    written = {
+        name: item.get("uri" if item.get("mode") == "Direct" else "value")
+        for name, item in read(subject).body.inputs.items()
+        if item.get("mode") == "Direct" or item.get("jobInputType") == "literal"
+    }
+    return {name: value for name, value in written.items() if isinstance(value, str)}
 
 
 def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:
     """Return whether the command's quotes stay intact when `value` replaces `reference`. `is_quoted_by_us`: cloudtrain
     wrote the command, and put single quotes around the value. In a user's own command, the value may contain several
-    arguments on purpose."""
+    arguments on purpose. A command that was already broken has no quotes to lose."""
     if is_quoted_by_us:
         return "'" not in value
+    return not _is_whole(reference.sub("x", command)) or _is_whole(reference.sub(lambda _: value, command))
+
+
+def _is_whole(command: str) -> bool:
+    """Return whether every quote in a command is closed."""
     try:
-        shlex.split(reference.sub("x", command))
-    except ValueError:
-        return True  # the command was already broken
-    try:
-        shlex.split(reference.sub(lambda _: value, command))
+        shlex.split(command)
     except ValueError:
         return False
     return True
 
 
 def _output_path(subject: Subject, name: str) -> ValuePath:
-    if path := read(subject).overridden("outputs", name):
+    if path := read(subject).override_of("outputs", name):
         return path
     if name == CHECKPOINT and subject.job.checkpoint is not None:
         return ("checkpoint", "azureml")

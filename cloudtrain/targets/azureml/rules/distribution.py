@@ -11,7 +11,7 @@ from cloudtrain.rules import machines as shared
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, plural, rule
 from cloudtrain.rules.named import TITLES, framework_of, missing_framework
 from cloudtrain.targets.azureml.parts import is_launcher
-from cloudtrain.targets.azureml.reading import is_whole, read
+from cloudtrain.targets.azureml.reading import read
 
 _COUNT = "processCountPerInstance"
 _COUNT_FIELD: ValuePath = ("distribution", "processes_per_instance")
@@ -214,7 +214,7 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
 
 
 def _no_count(subject: Subject, name: str, value: object, least: int, field: ValuePath) -> Iterator[Fault]:
-    if not is_whole(value, least):
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         text = f'"{value}"' if isinstance(value, str) else value
         hint = f"set `{'.'.join(map(str, field))}`, and remove `{name}` from the overrides"
         message = f"`{name}` must be a whole number of at least {least}, not `{text}`"

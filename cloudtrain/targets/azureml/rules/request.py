@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from cloudtrain.errors import did_you_mean
@@ -36,47 +35,29 @@ def body_schema() -> Mapping[str, Schema]:
     return schema
 
 
-@dataclass(frozen=True)
-class Violation:
-    """A field or value in the body that the API does not accept. `is_unknown`: the API has no such field."""
-
-    path: ValuePath
-    message: str
-    hint: str | None
-    is_unknown: bool = False
-
-
-def violations(value: object, schema: Schema, path: ValuePath = ()) -> Iterator[Violation]:
-    """Yield the violations in the order of the fields of `value`. `path` is the path of `value` in the body."""
+def violations(value: object, schema: Schema, path: ValuePath = (OVERRIDES,)) -> Iterator[tuple[bool, Fault]]:
+    """Yield the fields and values that the API does not accept, in the order of the fields of `value`, each with
+    whether the API has no such field. `path` is the path of the override that can set `value`."""
+    shown = f"`{'.'.join(map(str, path[1:]))}`"
     if isinstance(schema, Mapping):
         if isinstance(value, Mapping):
-            yield from _inside(value, schema, path)
+            for name, item in value.items():
+                inner = schema.get("*", schema.get(name))
+                if inner is not None:
+                    yield from violations(item, inner, (*path, name))
+                else:
+                    where = f"{shown} has no field" if path[1:] else "a job has no field"
+                    hint = did_you_mean(name.replace("_", ""), schema)
+                    yield True, Fault(f"{where} `{name}` in Azure ML's API", hint, (*path, name))
         else:
-            yield Violation(
-                path, f"{_show_path(path)} must be a mapping, not `{value}`", "write it as `{FIELD: VALUE}`"
-            )
+            yield False, Fault(f"{shown} must be a mapping, not `{value}`", "write it as `{FIELD: VALUE}`", path)
     elif isinstance(schema, list):
         if not isinstance(value, str) or value.casefold() not in map(str.casefold, schema):
-            yield Violation(path, f"{_show_path(path)} cannot be `{value}`", did_you_mean(str(value), schema))
+            yield False, Fault(f"{shown} cannot be `{value}`", did_you_mean(str(value), schema), path)
     elif schema and (not isinstance(value, _MATCHES[schema]) or (schema == _WHOLE and isinstance(value, bool))):
         text = str(value).lower() if isinstance(value, bool) else value
         hint = f'write `"{text}"`' if schema == _TEXT and isinstance(value, int | float) else f"write {schema}"
-        yield Violation(path, f"{_show_path(path)} must be {schema}, not `{text}`", hint)
-
-
-def _inside(value: Mapping[str, object], schema: Mapping[str, Schema], path: ValuePath) -> Iterator[Violation]:
-    for name, item in value.items():
-        inner = schema.get("*", schema.get(name))
-        if inner is not None:
-            yield from violations(item, inner, (*path, name))
-        else:
-            hint = did_you_mean(name.replace("_", ""), schema)
-            where = f"{_show_path(path)} has no field" if path else "a job has no field"
-            yield Violation((*path, name), f"{where} `{name}` in Azure ML's API", hint, is_unknown=True)
-
-
-def _show_path(path: ValuePath) -> str:
-    return f"`{'.'.join(map(str, path))}`"
+        yield False, Fault(f"{shown} must be {schema}, not `{text}`", hint, path)
 
 
 # Rules about the body of an Azure ML job as a whole: fields and values that the API lacks, and its limits.
@@ -119,12 +100,9 @@ def unknown_field(subject: Subject) -> Iterator[Fault]:
 
 
 def _violations(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
-    if not overrides_of(subject.job, "azureml"):  # without overrides, typed models write every field
-        return
-
-    for violation in violations(read(subject).body.properties, body_schema()):
-        if violation.is_unknown is unknown:
-            yield Fault(violation.message, violation.hint, (OVERRIDES, *violation.path))
+    if overrides_of(subject.job, "azureml"):  # without overrides, typed models write every field
+        found = violations(read(subject).body.properties, body_schema())
+        yield from (fault for is_unknown, fault in found if is_unknown is unknown)
 
 
 @rule("AZ113", Level.ERROR)

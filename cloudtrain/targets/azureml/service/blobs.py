@@ -7,7 +7,6 @@ credentials. An expired secret is renewed once.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,25 +19,12 @@ from urllib.parse import unquote, urlsplit
 
 from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.system.plugins import require
-from cloudtrain.targets.azureml.service.client import DATASTORE, Client
+from cloudtrain.targets.azureml.reading import DATASTORE_ADDRESS, HADOOP_ADDRESS
+from cloudtrain.targets.azureml.service.client import DATASTORE, HISTORY, Client
 from cloudtrain.targets.azureml.settings import workspace_id
 from cloudtrain.targets.common.services import Denied, Expired
 
 # Parse the addresses of files that Azure ML uses: paths in datastores and in storage accounts.
-
-_DATASTORE = re.compile(
-    r"azureml://"
-    r"(?:(?P<workspace>subscriptions/[^/]+/resourcegroups/[^/]+(?:/providers/[^/]+)?/workspaces/[^/]+)/)?"
-    r"datastores/(?P<name>[^/]+)(?:/paths(?=/|$))?(?:/(?P<path>.*))?",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Matches the long form, the short form, and the form without `paths` in which the service names a job's artifacts."""
-
-_WORKSPACE = re.compile(
-    r"subscriptions/(?P<sub>[^/]+)/resourcegroups/(?P<group>[^/]+)(?:/providers/[^/]+)?/workspaces/(?P<name>[^/]+)",
-    re.IGNORECASE,
-)
-_HADOOP = re.compile(r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<host>[^/]+)(?:/(?P<path>.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -48,10 +34,6 @@ class DatastorePlace:
     workspace: str
     name: str
     path: str = ""
-
-    @property
-    def home(self) -> DatastorePlace:
-        return replace(self, path="")
 
 
 @dataclass(frozen=True)
@@ -63,10 +45,6 @@ class BlobPlace:
     path: str = ""
     signature: str = ""
 
-    @property
-    def home(self) -> BlobPlace:
-        return replace(self, path="")
-
 
 Where = DatastorePlace | BlobPlace
 
@@ -74,12 +52,11 @@ Where = DatastorePlace | BlobPlace
 def place_of(uri: str, workspace: str) -> Where:
     """A datastore belongs to `workspace`, an ARM id, if the address does not name another workspace. Raises
     `TargetError` if the text is not the address of a file, or the storage is of an unsupported kind."""
-    match = _DATASTORE.fullmatch(uri)
-    if match:
-        other = match["workspace"]
-        return DatastorePlace(_arm_id(other) if other else workspace, match["name"], match["path"] or "")
-    match = _HADOOP.fullmatch(uri)
-    if match:
+    if match := DATASTORE_ADDRESS.fullmatch(uri):
+        if match["workspace"]:
+            workspace = workspace_id(match["subscription"], match["group"], match["workspace"])
+        return DatastorePlace(workspace, match["store"], match["path"] or "")
+    if match := HADOOP_ADDRESS.fullmatch(uri):
         return BlobPlace(f"https://{_blob_host(match['host'])}", match["container"], match["path"] or "")
     parts = urlsplit(uri)
     container, _, path = parts.path.lstrip("/").partition("/")
@@ -95,12 +72,6 @@ def place_of(uri: str, workspace: str) -> Where:
 def _blob_host(host: str) -> str:
     """Return the storage account's host for the blob protocol. Data Lake addresses have another host (`.dfs.`)."""
     return host.replace(".dfs.", ".blob.", 1)
-
-
-def _arm_id(text: str) -> str:
-    match = _WORKSPACE.fullmatch(text)
-    assert match is not None, "the address's own pattern has matched it"
-    return workspace_id(match["sub"], match["group"], match["name"])
 
 
 Result = TypeVar("Result")
@@ -142,7 +113,7 @@ class Blobs:
         self._containers: dict[Where, Container] = {}
 
     def container(self, where: Where) -> Container:
-        home = where.home
+        home = replace(where, path="")
         with self._lock:
             if home not in self._containers:
                 if isinstance(home, DatastorePlace):
@@ -165,8 +136,6 @@ class Blobs:
     @cached_property
     def options(self) -> dict[str, Any]:
         transport = require("azure.core.pipeline.transport", extra="azureml")
-        # Azure's warnings are shown only if the user has set up logging.
-        logging.getLogger("azure").addHandler(logging.NullHandler())
         return {
             "transport": transport.RequestsTransport(connection_timeout=10, read_timeout=60),
             **RETRIES,
@@ -242,9 +211,6 @@ class Container:
             client = self._client  # another thread has renewed it already
         return self._try(about, operation, client)
 
-    def names(self, prefix: str) -> list[str]:
-        return list(self.sizes(prefix))
-
     def sizes(self, prefix: str) -> dict[str, int]:
         """Map the names of the blobs that begin with `prefix` to their sizes, without Data Lake's folders."""
 
@@ -314,18 +280,17 @@ def _is_folder(blob: Any) -> bool:
 
 # Look up the storage location of a job's output in the run history.
 
-_HISTORY, _RESOLVE = "v1.0", "1.5.0"
+_RESOLVE = "1.5.0"
 
 
 def resolved_place(client: Client, run_name: str, output: str) -> str | None:
     """Return the address of an output; None if the run history has none."""
-    services, workspace = client.service("api"), client.place.workspace_id
-    query, path = {"runId": run_name, "selectRunMetadata": True}, f"{services}/history/v1.0{workspace}/rundata"
-    run = client.post(path, query, api_version=_HISTORY).get("runMetadata") or {}
+    query, path = {"runId": run_name, "selectRunMetadata": True}, client.gateway(f"history/{HISTORY}", "rundata")
+    run = client.post(path, query, api_version=HISTORY).get("runMetadata") or {}
     asset = ((run.get("outputs") or {}).get(output) or {}).get("assetId")
     if not asset:
         return None
-    path = f"{services}/data/v1.0{workspace}/dataversion/batchGetResolvedUris"
+    path = client.gateway("data/v1.0", "dataversion/batchGetResolvedUris")
     values = client.post(path, {"values": [asset]}, api_version=_RESOLVE).get("values") or {}
     uri: str | None = (values.get(asset) or {}).get("uri")
     return uri

@@ -21,7 +21,7 @@ from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.parts import MODELS, Labelled, asset_id, parse_label
 from cloudtrain.targets.azureml.service.clouds import Cloud, cloud_of, credential_of, kind_of
 from cloudtrain.targets.azureml.service.provider_errors import RefusedCall, refusal_error, translate_error
-from cloudtrain.targets.azureml.settings import AccountRef
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Expired, NotThere
 from cloudtrain.version import __version__
 
@@ -65,22 +65,22 @@ class Client:
     path inside the workspace (`jobs/NAME`; empty for the workspace itself), a path of the resource manager
     (`/subscriptions/...`), or a complete URL."""
 
-    def __init__(self, place: AccountRef, environ: Mapping[str, str]) -> None:
+    def __init__(self, place: AzureMLAccount, environ: Mapping[str, str]) -> None:
         self.place = place
         self._environ = environ
         self._lock = RLock()
         self._credential: Any = None
         self._pipelines: dict[bool, Any] = {}
+        # Azure's warnings are shown only if the user has set up logging.
+        logging.getLogger("azure").addHandler(logging.NullHandler())
 
     def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
         return self.send("GET", path, api_version=api_version, query=query)
 
-    def put(self, path: str, body: object, *, api_version: str | None = None) -> Any:
-        return self.send("PUT", path, api_version=api_version, content=_encode(body))
-
     def post(self, path: str, body: object = None, *, api_version: str | None = None) -> Any:
         """Send a POST request, which must be safe to repeat."""
-        return self.send("POST", path, api_version=api_version, content=None if body is None else _encode(body))
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        return self.send("POST", path, api_version=api_version, content=content)
 
     def pages(
         self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
@@ -93,16 +93,17 @@ class Client:
                 return
             page = self.get(page["nextLink"])
 
+    def items(self, path: str, *, api_version: str, query: Mapping[str, str] | None = None) -> list[Any]:
+        """Return all items of a list."""
+        return [item for page in self.pages(path, api_version=api_version, query=query) for item in page]
+
     def history(self, path: str) -> Any:
         """Return JSON data of the run history at a path such as `runs/NAME/details`."""
-        return self.get(self._history_url(path), api_version=HISTORY)
+        return self.get(self.gateway(f"history/{HISTORY}", path), api_version=HISTORY)
 
-    def history_pages(self, path: str) -> Iterator[list[Any]]:
-        return self.pages(self._history_url(path), api_version=HISTORY)
-
-    def service(self, name: str) -> str:
-        """Return the URL of a service of the workspace. The service named `api` is the gateway to most others."""
-        return str(self._services[name]).rstrip("/")
+    def gateway(self, service: str, path: str) -> str:
+        """Return the URL of `path` in a service of the workspace, such as `history/v1.0`."""
+        return f"{str(self._services['api']).rstrip('/')}/{service}{quote(f'{self.place.workspace_id}/{path}')}"
 
     def send(
         self,
@@ -191,9 +192,6 @@ class Client:
             raise TargetUnreachable(f"the answer to `{call.method} {call.about}` is not JSON", hint=hint)
         return answer
 
-    def _history_url(self, path: str) -> str:
-        return f"{self.service('api')}/history/v1.0{quote(f'{self.place.workspace_id}/{path}')}"
-
     def _url(self, path: str) -> str:
         if "://" in path:
             return path
@@ -201,15 +199,8 @@ class Client:
         return self.cloud.resource_manager + quote(inside)
 
     def _call(self, method: str, path: str) -> RefusedCall:
-        place = self.place
-        return RefusedCall(
-            method,
-            path.rpartition(f"{place.workspace_id}/")[2] or place.workspace,
-            workspace=place.workspace,
-            resource_group=place.resource_group,
-            subscription=place.subscription_id,
-            login=kind_of(place.credential).login,
-        )
+        about = path.rpartition(f"{self.place.workspace_id}/")[2] or self.place.workspace
+        return RefusedCall(method, about, self.place, kind_of(self.place.credential).login)
 
     def _pipeline(self, is_signed: bool) -> Any:
         with self._lock:
@@ -221,8 +212,6 @@ class Client:
         policies = require("azure.core.pipeline.policies", extra="azureml")
         pipeline = require("azure.core.pipeline", extra="azureml")
         transport = require("azure.core.pipeline.transport", extra="azureml")
-        # Azure's warnings are shown only if the user has set up logging.
-        logging.getLogger("azure").addHandler(logging.NullHandler())
         steps = [
             policies.RequestIdPolicy(),
             policies.UserAgentPolicy(f"cloudtrain/{__version__}"),
@@ -240,10 +229,6 @@ class Client:
         return pipeline.Pipeline(
             transport.RequestsTransport(connection_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT), steps
         )
-
-
-def _encode(body: object) -> bytes:
-    return json.dumps(body, ensure_ascii=False).encode()
 
 
 def _decode(data: bytes) -> Any:

@@ -49,22 +49,13 @@ _TABLES = load_toml(Path(__file__).with_name("clouds.toml").read_text("utf-8"))
 BUILT_IN = {name: Cloud(name, **row) for name, row in _TABLES["clouds"].items()}
 
 
-def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
-    """Return the cloud if it is built in, so that no request is needed; otherwise None. `name`: see `cloud_of`."""
-    name = name or environ.get(CURRENT)
-    if name is None:
-        return None if environ.get(METADATA_URL) else BUILT_IN["AzureCloud"]
-    return BUILT_IN.get(name)
-
-
 def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str], Any]) -> Cloud:
     """Return the cloud of a target. Clouds that are not built in are looked up at ARM_CLOUD_METADATA_URL. By default
     (`name` is the target's setting) it is that of AZUREML_CURRENT_CLOUD, or else the cloud whose resource manager has
     the host of ARM_CLOUD_METADATA_URL, or else the public cloud. `fetch` gets the JSON data at an address."""
-    built_in = known_cloud(name, environ)
-    if built_in is not None:
-        return built_in
     name, url = name or environ.get(CURRENT), environ.get(METADATA_URL)
+    if name in BUILT_IN or (name is None and not url):
+        return BUILT_IN[name or "AzureCloud"]
     if not url:
         hint = f"{did_you_mean(name or '', BUILT_IN)} For another cloud, set {METADATA_URL}"
         raise SettingsError(f"`{name}` is not an Azure cloud", hint=hint, code="CT917")

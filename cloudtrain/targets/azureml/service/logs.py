@@ -12,7 +12,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 from threading import RLock
 from typing import Any, NamedTuple
@@ -52,46 +51,34 @@ class Writer(NamedTuple):
     rank: int | None
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The ranks of a job, and the instance of each rank."""
+def writer_of(body: Body, file: str) -> Writer | None:
+    """Return the process that writes a log file; None for files that are not a process's output."""
+    if _LAUNCHERS_OWN.fullmatch(file):
+        return Writer(0, None)
+    match = _FILE.fullmatch(file)
+    if match is None:
+        return None
+    number = int(match["number"] or 0)
+    if body.has_launcher:
+        return Writer(number, None)
+    if body.kind != "TensorFlow":
+        return Writer(number // body.processes_per_instance, number)
+    kind = "ps" if "ps" in (match["before"], match["behind"]) else "worker"
+    rank = number + (body.workers if kind == "ps" else 0)
+    places = {(task.kind, task.index): task.instance for task in tasks(body)}
+    return Writer(places.get((kind, number), 0), rank)
 
-    body: Body
 
-    @classmethod
-    def of(cls, properties: Mapping[str, Any]) -> Layout:
-        return cls(Body({"properties": properties}))
-
-    def writer(self, file: str) -> Writer | None:
-        """Return the process that writes a log file; None for files that are not a process's output."""
-        if _LAUNCHERS_OWN.fullmatch(file):
-            return Writer(0, None)
-        match = _FILE.fullmatch(file)
-        if match is None:
-            return None
-        number = int(match["number"] or 0)
-        if self.body.has_launcher:
-            return Writer(number, None)
-        if self.body.kind != "TensorFlow":
-            return Writer(number // self.body.processes_per_instance, number)
-        kind = "ps" if "ps" in (match["before"], match["behind"]) else "worker"
-        rank = number + (self.body.workers if kind == "ps" else 0)
-        places = {(task.kind, task.index): task.instance for task in tasks(self.body)}
-        return Writer(places.get((kind, number), 0), rank)
-
-    def check(self, rank: int | None, instance: int | None) -> None:
-        """Refuse a rank or instance that cannot be selected: the empty log of a missing rank would look like the log of
-        a rank without output."""
-        if rank is not None and self.body.has_launcher:
-            raise UsageError(
-                "you cannot select a rank, because the log mixes the lines of all ranks of an instance",
-                hint="use `--instance N`",
-                code="CT937",
-            )
-        for noun, number, count in (("rank", rank, self.body.ranks), ("instance", instance, self.body.instances)):
-            if number is not None and number >= count:
-                plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
-                raise UsageError(f"the job has no {noun} {number}", hint=f"the job has {plural}", code="CT937")
+def check_selection(body: Body, rank: int | None, instance: int | None) -> None:
+    """Refuse a rank or instance that cannot be selected: the empty log of a missing rank would look like the log of a
+    rank without output."""
+    if rank is not None and body.has_launcher:
+        message = "you cannot select a rank, because the log mixes the lines of all ranks of an instance"
+        raise UsageError(message, hint="use `--instance N`", code="CT937")
+    for noun, number, count in (("rank", rank, body.ranks), ("instance", instance, body.instances)):
+        if number is not None and number >= count:
+            plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
+            raise UsageError(f"the job has no {noun} {number}", hint=f"the job has {plural}", code="CT937")
 
 
 class Cutter:
@@ -193,18 +180,17 @@ class RunLog:
     """All log files of one run, or only those of one rank or instance."""
 
     def __init__(
-        self, blobs: Blobs, run: str, layout: Layout, *, rank: int | None = None, instance: int | None = None
+        self, blobs: Blobs, run: str, body: Body, *, rank: int | None = None, instance: int | None = None
     ) -> None:
-        layout.check(rank, instance)
+        check_selection(body, rank, instance)
         self._blobs = blobs
         self._run = run
-        self._layout = layout
+        self._body = body
         self._rank = rank
         self._instance = instance
         self.details: Mapping[str, Any] = {}
         """What the run history said about the run when it was last asked."""
         self._files: dict[str, LogFile] = {}
-        self._system: dict[str, LogFile] = {}
         self._addresses: dict[str, str] = {}
         self._refused: set[str] = set()
         """Files of which storage does not take the address that the run history gives."""
@@ -217,7 +203,7 @@ class RunLog:
         def order(file: LogFile) -> tuple[bool, int, str]:
             return file.writer.rank is None, file.writer.rank or file.writer.instance, file.name
 
-        return sorted(self._files.values(), key=order)
+        return sorted((file for name, file in self._files.items() if not name.startswith(_SYSTEM)), key=order)
 
     @property
     def names(self) -> list[str]:
@@ -227,7 +213,7 @@ class RunLog:
     @property
     def system_files(self) -> list[LogFile]:
         """The service's own logs, such as those of the image build and the start of the job."""
-        return [self._system[name] for name in sorted(self._system)]
+        return [self._files[name] for name in sorted(self._files) if name.startswith(_SYSTEM)]
 
     def new_lines(self) -> Iterator[LogLine]:
         """Raises `TargetError` if a file could not be read; lines of the files read before have been yielded."""
@@ -255,12 +241,12 @@ class RunLog:
     def discover(self) -> None:
         """Look for new files, and for new addresses of known files."""
         for name, address in self._list_files().items():
-            writer = self._layout.writer(name)
+            writer = writer_of(self._body, name)
             self._addresses[name] = address
-            if writer is not None and self._selects(writer):
+            if writer and self._rank in (None, writer.rank) and self._instance in (None, writer.instance):
                 self._files.setdefault(name, LogFile(name, writer))
             elif name.startswith(_SYSTEM):
-                self._system.setdefault(name, LogFile(name, Writer(0, None)))
+                self._files.setdefault(name, LogFile(name, Writer(0, None)))
 
     def tail(self, file: LogFile, count: int) -> tuple[float, list[str]]:
         """Return the time of a file's last change, and the lines in its last `count` bytes; the first may be
@@ -294,9 +280,6 @@ class RunLog:
         container = self._blobs.container(where)
         return container.use(name, lambda client: operation(client.get_blob_client(where.path)))
 
-    def _selects(self, writer: Writer) -> bool:
-        return self._rank in (None, writer.rank) and self._instance in (None, writer.instance)
-
     def _list_files(self) -> Mapping[str, str]:
         """Map names of files to addresses; an address may be empty. If the run history lists no files although the run
         has begun, the names come from the artifact store."""
@@ -318,7 +301,7 @@ class RunLog:
         where = artifact_place(self._blobs.client.place.workspace_id, self._run)
         container = self._blobs.container(where)
         folders = ("user_logs/", "azureml-logs/", "system_logs/")
-        names = [name for folder in folders for name in container.names(where.path + folder)]
+        names = [name for folder in folders for name in container.sizes(where.path + folder)]
         return [name.removeprefix(where.path) for name in names]
 
     def _read(self, file: LogFile) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, Target
 from cloudtrain.machines.overlay import Refreshed, write_refreshed
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Finding, Level, Plan
-from cloudtrain.rules.engine import declare_all, level_of
-from cloudtrain.targets.azureml.catalogue import overlay_of
+from cloudtrain.rules.engine import ValuePath, declare_all, level_of
+from cloudtrain.targets.azureml.catalogue import overlay_of, squeeze
 from cloudtrain.targets.azureml.parts import Labelled, parse_label
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import DatastorePlace, place_of
-from cloudtrain.targets.azureml.service.client import COMPUTE, DATASTORE, ENVIRONMENT, WORKSPACE, Client, Labels
+from cloudtrain.targets.azureml.service.client import COMPUTE, DATASTORE, ENVIRONMENT, Client, Labels
 from cloudtrain.targets.common.services import Denied, NotThere
 
 # Check whether a region offers a serverless job's instance type, and whether the quota is large enough.
@@ -72,18 +71,13 @@ def _is_of(usage: Mapping[str, Any], name: str) -> bool:
     names = usage.get("name") or {}
     if str(names.get("value", "")).lower() == name.lower():
         return True
-    words = _letters(str(names.get("value", "")))
-    return "vcpus" in words and "lowpriority" not in words and words.startswith(_letters(name))
-
-
-def _letters(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower())
+    words = squeeze(str(names.get("value", "")))
+    return "vcpus" in words and "lowpriority" not in words and words.startswith(squeeze(name))
 
 
 def _list_entries(client: Client, location: str, what: str) -> list[dict[str, Any]]:
-    subscription = client.place.subscription_id
-    path = f"/subscriptions/{subscription}/providers/Microsoft.MachineLearningServices/locations/{location}/{what}"
-    return [item for page in client.pages(path, api_version=COMPUTE) for item in page]
+    provider = f"/subscriptions/{client.place.subscription_id}/providers/Microsoft.MachineLearningServices"
+    return client.items(f"{provider}/locations/{location}/{what}", api_version=COMPUTE)
 
 
 _THREADS = 8
@@ -95,8 +89,6 @@ or models."""
 _CLUSTER, _INSTANCE = "AmlCompute", "ComputeInstance"
 _RUNS_JOBS = (_CLUSTER, _INSTANCE, "Kubernetes")
 _BROKEN = ("Failed", "Canceled", "Deleting")
-
-ValuePath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -155,7 +147,7 @@ def _compute(question: _Question) -> Iterator[Finding]:
     try:
         compute = question.client.get(question.body.compute, api_version=COMPUTE)
     except NotThere:
-        names = [item["name"] for page in question.client.pages("computes", api_version=COMPUTE) for item in page]
+        names = [item["name"] for item in question.client.items("computes", api_version=COMPUTE)]
         hint = did_you_mean(name, names) or "make one with `az ml compute create`, or leave `compute` out"
         yield _finding("AZ904", f"the workspace has no compute `{name}`", hint)
         return
@@ -214,12 +206,12 @@ def _serverless(question: _Question) -> Iterator[Finding]:
         return  # the service will choose a size that the quota allows
     capacity = partial(_capacity, question.client, size, body.instances, is_spot=body.is_spot)
     regions = [list(capacity(location)) for location in locations]
-    # Errors count more than warnings, because an error means that the service refuses the job.
-    yield from min(regions, key=lambda findings: (_errors(findings), len(findings)), default=[])
 
+    def weight(findings: list[Finding]) -> tuple[int, int]:
+        """Errors count more than warnings, because an error means that the service refuses the job."""
+        return sum(finding.level is Level.ERROR for finding in findings), len(findings)
 
-def _errors(findings: list[Finding]) -> int:
-    return sum(finding.level is Level.ERROR for finding in findings)
+    yield from min(regions, key=weight, default=[])
 
 
 def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Finding]:
@@ -323,16 +315,12 @@ SKUS = "2021-07-01"
 """The version of Microsoft.Compute's list of sizes that Azure's SDKs send; not tested against the service."""
 
 
-def refresh(client: Client, subscription_id: str, *, folder: Path, date: str) -> Refreshed:
+def refresh(client: Client, *, folder: Path, date: str) -> Refreshed:
     """Ask Azure about the workspace's region, and write corrections of the catalogue into the user's `folder`. Data
     that the credentials may not read (often Microsoft.Compute, sometimes the quota) is left out, with a note. If the
     workspace or its sizes cannot be read, nothing is written. `date` is the ISO date of the prices."""
-    location = str(client.get("", api_version=WORKSPACE)["location"])
-    provider = f"/subscriptions/{subscription_id}/providers/Microsoft.MachineLearningServices/locations/{location}"
+    location = str(client.workspace["location"])
     notes: list[str] = []
-
-    def all_of(path: str, api_version: str, query: Mapping[str, str] | None = None) -> list[Any]:
-        return [item for page in client.pages(path, api_version=api_version, query=query) for item in page]
 
     def if_allowed(ask: Callable[[], list[Any]], without: str) -> list[Any] | None:
         try:
@@ -341,12 +329,13 @@ def refresh(client: Client, subscription_id: str, *, folder: Path, date: str) ->
             notes.append(f"{without}: {error.message}")
             return None
 
-    sizes = all_of(f"{provider}/vmSizes", COMPUTE)
-    usages = if_allowed(lambda: all_of(f"{provider}/usages", COMPUTE), "without the quota")
-    skus_path = f"/subscriptions/{subscription_id}/providers/Microsoft.Compute/skus"
+    sizes = _list_entries(client, location, "vmSizes")
+    usages = if_allowed(lambda: _list_entries(client, location, "usages"), "without the quota")
+    skus_path = f"/subscriptions/{client.place.subscription_id}/providers/Microsoft.Compute/skus"
     here = {"$filter": f"location eq '{location}'"}
     skus = if_allowed(
-        lambda: all_of(skus_path, SKUS, here), "the InfiniBand of sizes that are new is guessed from their names"
+        lambda: client.items(skus_path, api_version=SKUS, query=here),
+        "the InfiniBand of sizes that are new is guessed from their names",
     )
     table = overlay_of(sizes, usages or (), skus, date=date, location=location)
     file = write_refreshed(folder, "azureml", table, about=f"Azure ML's VM sizes in {location}, asked on {date}")

@@ -9,58 +9,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable
 from cloudtrain.targets.azureml.catalogue import DATA
-from cloudtrain.targets.azureml.settings import workspace_id
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
 
-class NoWorkspace(NotThere):
-    """The workspace does not exist, and neither does anything in it."""
-
-
-@dataclass(frozen=True)
-class RefusedCall:
+class RefusedCall(NamedTuple):
     """A refused request and its workspace. `method` is, for example, `PUT`; `about` is `jobs/cifar10-3f9a1c22-1`."""
 
     method: str
     about: str
-    workspace: str = ""
-    resource_group: str = ""
-    subscription: str = ""
+    place: AzureMLAccount
     login: str = "log in: `az login`"
     """How to get credentials that work."""
 
-    @property
-    def scope(self) -> str:
-        """The workspace's id, which is the scope in a role assignment."""
-        return workspace_id(self.subscription, self.resource_group, self.workspace)
 
+Row = dict[str, Any]
 
 _KINDS: Mapping[str, type[TargetError]] = {
-    kind.__name__: kind for kind in (Denied, Expired, NameTaken, NotThere, NoWorkspace, TargetError, TargetUnreachable)
+    kind.__name__: kind for kind in (Denied, Expired, NameTaken, NotThere, TargetError, TargetUnreachable)
 }
 
-
-@dataclass(frozen=True)
-class ErrorTemplate:
-    """The error that replaces one of Azure's. `_make_error` fills in the fields of its texts, such as `{said}`."""
-
-    kind: type[TargetError]
-    message: str
-    hint: str | None = None
+_ROWS: dict[str, Row] = load_toml((DATA / "errors.toml").read_text("utf-8"))
+"""The errors that replace Azure's. `_make_error` fills in the fields of their texts, such as `{said}`."""
 
 
-_ROWS = load_toml((DATA / "errors.toml").read_text("utf-8"))
-_TEMPLATES = {name: ErrorTemplate(_KINDS[row["kind"]], row["message"], row.get("hint")) for name, row in _ROWS.items()}
-
-
-def _by(column: str) -> dict[Any, ErrorTemplate]:
-    return {key: _TEMPLATES[name] for name, row in _ROWS.items() for key in row.get(column, ())}
+def _by(column: str) -> dict[Any, Row]:
+    return {key: row for row in _ROWS.values() for key in row.get(column, ())}
 
 
 CODES, STATUSES, EXCEPTIONS = _by("codes"), _by("statuses"), _by("exceptions")
@@ -79,9 +58,9 @@ def translate_error(error: Exception, call: RefusedCall) -> TargetError:
         body = {"code": str(getattr(code, "value", code)), "message": text.strip().partition("\n")[0]}
         return refusal_error(int(status), body, call)
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
-    template = _matching("login", text) or next((item for name, item in EXCEPTIONS.items() if name in names), None)
-    assert template is not None, f"{type(error).__name__} is not an error of Azure's packages"
-    return _make_error(template, text, call)
+    row = _matching("login", text) or next((item for name, item in EXCEPTIONS.items() if name in names), None)
+    assert row is not None, f"{type(error).__name__} is not an error of Azure's packages"
+    return _make_error(row, text, call)
 
 
 def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError:
@@ -91,32 +70,31 @@ def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError:
     # Of a body with a wrong field, only the details name the field (recorded March 2026).
     details = [text for text in detail_messages(error) if text not in message]
     message = " ".join([message, *details]).strip()
-    template = _template_of(status, list(_codes(error)), message)
-    if template is _TEMPLATES["not_there"] and call.method == "PUT":
-        template = _TEMPLATES["names_nothing"]  # a PUT creates what its path names, so the body names something missing
-    return _make_error(template, message, call)
+    row = _row_of(status, list(_codes(error)), message)
+    if row is _ROWS["not_there"] and call.method == "PUT":
+        row = _ROWS["names_nothing"]  # a PUT creates what its path names, so the body names something missing
+    return _make_error(row, message, call)
 
 
-def _template_of(status: int, codes: list[str], message: str) -> ErrorTemplate:
+def _row_of(status: int, codes: list[str], message: str) -> Row:
     known_code = next((code for code in reversed(codes) if code in CODES), None)
     if known_code is not None and known_code not in _GENERAL:
         return CODES[known_code]
-    template = _matching("text", message)
-    if template is not None:
-        return template
+    row = _matching("text", message)
+    if row is not None:
+        return row
     if status in STATUSES:
         return STATUSES[status]
     if status >= 500:
-        return _TEMPLATES["broken"]
+        return _ROWS["broken"]
     if known_code is not None:
         return CODES[known_code]
     code = f" ({codes[-1]})".translate(_NO_BRACES) if codes else ""
-    return ErrorTemplate(TargetError, f"Azure refuses `{{action}}`{code}: {{said}}")
+    return {"kind": "TargetError", "message": f"Azure refuses `{{action}}`{code}: {{said}}"}
 
 
-def _matching(column: str, text: str) -> ErrorTemplate | None:
-    names = (name for name, row in _ROWS.items() if column in row and re.search(row[column], text))
-    return next((_TEMPLATES[name] for name in names), None)
+def _matching(column: str, text: str) -> Row | None:
+    return next((row for row in _ROWS.values() if column in row and re.search(row[column], text)), None)
 
 
 def error_fields(body: object) -> Mapping[str, Any]:
@@ -150,22 +128,21 @@ def _codes(error: object) -> Iterator[str]:
         yield from _codes(error.get(name))
 
 
-def _make_error(template: ErrorTemplate, message: str, call: RefusedCall) -> TargetError:
+def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
     action, line = _ACTION.search(message), " ".join(message.split()).rstrip(".")
     values = {
         "said": (line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}...") or "it gives no reason",
         "action": action["action"] if action else f"{call.method} {call.about}",
         "about": call.about,
         "name": call.about.rpartition("/")[2],
-        "workspace": call.workspace,
-        "resource_group": call.resource_group,
-        "subscription": call.subscription,
-        "scope": call.scope,
+        "workspace": call.place.workspace,
+        "resource_group": call.place.resource_group,
+        "subscription": call.place.subscription_id,
+        "scope": call.place.workspace_id,  # of a role assignment
         "login": call.login,
     }
-    return template.kind(
-        template.message.format(**values), hint=template.hint.format(**values) if template.hint else None
-    )
+    hint = row.get("hint")
+    return _KINDS[row["kind"]](row["message"].format(**values), hint=hint.format(**values) if hint else None)
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -17,16 +17,17 @@ from cloudtrain.plans.plan import Finding, Plan, Upload
 from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
 from cloudtrain.targets.azureml.parts import machines_of
+from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import Blobs
 from cloudtrain.targets.azureml.service.client import CANCEL, COMPUTE, JOB, SUBMIT, Client, Labels
 from cloudtrain.targets.azureml.service.clouds import credentials_in_sight
-from cloudtrain.targets.azureml.service.logs import Layout, RunLog
+from cloudtrain.targets.azureml.service.logs import RunLog
 from cloudtrain.targets.azureml.service.online import check as check_online
 from cloudtrain.targets.azureml.service.online import refresh
 from cloudtrain.targets.azureml.service.status import explain, hourly_price, is_ending, listed_status, status_of
 from cloudtrain.targets.azureml.service.transfer import download as download_results
 from cloudtrain.targets.azureml.service.transfer import fetch_code, make_asset, upload_data
-from cloudtrain.targets.azureml.settings import AccountRef, AzureML, AzureMLAccount, account_of
+from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, account_of
 from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains, follow
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 
@@ -50,9 +51,9 @@ class AzureMLService:
         self._environ = environ
         self._pace = pace or Pace()
         self._overlay = cache(partial(user_overlay, target="azureml"))
-        self._clients: dict[str, Client] = {}
-        self._blobs: dict[str, Blobs] = {}
-        self._clusters: dict[str, Mapping[str, Any] | None] = {}
+        self._at = cache(lambda place: Client(AzureMLAccount.parse(place), environ))
+        self._stores = cache(lambda place: Blobs(self._at(place)))
+        self._cluster = cache(_cluster)
         self._labels = Labels()
 
     def can_check(self, settings: AzureML) -> bool:
@@ -72,8 +73,7 @@ class AzureMLService:
 
         account = self._account(settings, "cloudtrain cannot list instance types, because no workspace is configured")
         folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()
-        client = self._at(account.place)
-        return refresh(client, client.place.subscription_id, folder=folder, date=today.isoformat())
+        return refresh(self._at(account.place), folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
         client = self._at(plan.place)
@@ -164,16 +164,6 @@ class AzureMLService:
             raise SettingsError(refusal, hint=hint)
         return account
 
-    def _at(self, place: str) -> Client:
-        if place not in self._clients:
-            self._clients[place] = Client(AccountRef.parse(place), self._environ)
-        return self._clients[place]
-
-    def _stores(self, place: str) -> Blobs:
-        if place not in self._blobs:
-            self._blobs[place] = Blobs(self._at(place))
-        return self._blobs[place]
-
     def _job(self, ref: RunRef) -> dict[str, Any]:
         job = self._find(ref)
         if job is None:
@@ -215,16 +205,8 @@ class AzureMLService:
             return {}  # the run history shows a new job with a delay, and may be forbidden
         return details
 
-    def _cluster(self, client: Client, compute: str) -> Mapping[str, Any] | None:
-        if compute not in self._clusters:
-            try:
-                self._clusters[compute] = client.get(compute, api_version=COMPUTE)
-            except (NotThere, Denied):
-                self._clusters[compute] = None
-        return self._clusters[compute]
-
     def _log(self, ref: RunRef, job: Mapping[str, Any], **only: int | None) -> RunLog:
-        return RunLog(self._stores(ref.place), ref.name, Layout.of(job["properties"]), **only)
+        return RunLog(self._stores(ref.place), ref.name, Body(job), **only)
 
     def _follow(
         self, ref: RunRef, job: Mapping[str, Any], log: RunLog, on_status: Callable[[RunStatus], None] | None
@@ -239,6 +221,14 @@ class AzureMLService:
         yield from log.new_lines()
         if status.state.is_final:
             yield from log.rest()
+
+
+def _cluster(client: Client, compute: str) -> Mapping[str, Any] | None:
+    try:
+        cluster: Mapping[str, Any] = client.get(compute, api_version=COMPUTE)
+    except (NotThere, Denied):
+        return None
+    return cluster
 
 
 def _is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None) -> bool:

@@ -21,11 +21,11 @@ from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus, Trial
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.adopt.requests import originals_in
 from cloudtrain.targets.azureml.service.blobs import Blobs
-from cloudtrain.targets.azureml.service.client import SUBMIT, SWEEP, Client
+from cloudtrain.targets.azureml.service.client import HISTORY, SUBMIT, SWEEP, Client
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from cloudtrain.targets.azureml.service.status import reason_of, seconds, state_of, status_of
 from cloudtrain.targets.azureml.service.transfer import fetch_code
-from cloudtrain.targets.azureml.settings import AccountRef, AzureML, account_of
+from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, account_of
 from cloudtrain.targets.common.services import NotThere, own_value, refuse_rank, trial_lines
 from cloudtrain.targets.contract import Tuner
 
@@ -63,10 +63,11 @@ class AzureMLTuner(AzureMLService, Tuner):
         """The trials are ordered by the number at the end of their names."""
         client, objective = self._at(ref.place), self.objective(ref)
         try:
-            pages = client.history_pages(f"runs/{ref.name}/children")
-            rows = [row for page in pages for row in page if not row["runId"].endswith(_NOT_A_TRIAL)]
+            url = client.gateway(f"history/{HISTORY}", f"runs/{ref.name}/children")
+            children = client.items(url, api_version=HISTORY)
         except NotThere:
             return []  # the run history shows a new job with a delay
+        rows = [row for row in children if not row["runId"].endswith(_NOT_A_TRIAL)]
         rows.sort(key=lambda row: (len(row["runId"]), row["runId"]))
         metrics = self._metrics(ref, {row["experimentId"] for row in rows if row.get("experimentId")})
         return [_trial(number, row, metrics.get(row["runId"], {}), objective) for number, row in enumerate(rows, 1)]
@@ -79,7 +80,7 @@ class AzureMLTuner(AzureMLService, Tuner):
     def _metrics(self, ref: RunRef, experiments: set[str]) -> dict[str, dict[str, float]]:
         """Map each trial's name to the last values of its metrics."""
         client = self._at(ref.place)
-        address = f"{client.service('api')}/mlflow/v2.0{client.place.workspace_id}/api/2.0/mlflow/runs/search"
+        address = client.gateway("mlflow/v2.0", "api/2.0/mlflow/runs/search")
         query: dict[str, Any] = {
             "experiment_ids": sorted(experiments),
             "filter": f"tags.mlflow.parentRunId = '{ref.name}'",
@@ -131,12 +132,12 @@ _MOST = 256 << 20
 _FILE = "adopt the pipeline's file: `cloudtrain adopt pipeline.yml --job STEP`"
 
 
-def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> AccountRef:
+def workspace_of(place: str, account: AzureMLAccount) -> AzureMLAccount:
     """Return the workspace in the middle part of a job's reference: `SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`. If `place`
-    is only the workspace's name, the rest comes from `account`, unless the settings lack it (`missing`)."""
+    is only the workspace's name, the rest comes from `account`."""
     if ":" in place:
-        return AccountRef.parse(place)
-    if {"subscription_id", "resource_group"} & set(missing):
+        return AzureMLAccount.parse(place)
+    if {"subscription_id", "resource_group"} & set(account.missing):
         hint = (
             "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/NAME`, or set `subscription_id` and "
             "`resource_group` under `[azureml]` in cloudtrain.toml"
@@ -147,8 +148,7 @@ def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> A
 
 def fetch_original(place: str, name: str, settings: AzureML, environ: Mapping[str, str]) -> Original:
     """Return the job `name` with its code. If the code cannot be read, the result contains only the code's id."""
-    account = account_of(settings, environ, Path.cwd())
-    client = Client(workspace_of(place, AccountRef.parse(account.place), account.missing), environ)
+    client = Client(workspace_of(place, account_of(settings, environ, Path.cwd())), environ)
     try:
         document = client.get(f"jobs/{name}", api_version=SUBMIT)  # older ones leave out fields of a body
     except NotThere:

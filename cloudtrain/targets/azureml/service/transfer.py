@@ -17,13 +17,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
-from cloudtrain.code.data import DataFile
+from cloudtrain.code.data import DataFile, files_below
 from cloudtrain.code.unpack import DamagedBundle, unpack
 from cloudtrain.errors import NothingWritten, TargetError, TargetUnreachable, UsageError, did_you_mean
 from cloudtrain.plans.plan import Upload
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.compile.places import FOLDER, NAMED_RESULTS, places_of
 from cloudtrain.targets.azureml.parts import UNNAMED
+from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import (
     OWN_STORE,
     READ,
@@ -36,7 +37,7 @@ from cloudtrain.targets.azureml.service.blobs import (
     resolved_place,
 )
 from cloudtrain.targets.azureml.service.client import CODE, ENVIRONMENT, Client
-from cloudtrain.targets.azureml.service.logs import Layout, RunLog, artifact_place
+from cloudtrain.targets.azureml.service.logs import RunLog, artifact_place
 from cloudtrain.targets.common.archives import landing
 from cloudtrain.targets.common.services import Denied, NotThere
 from cloudtrain.targets.common.transfers import Check, Report, Storage, below, count_bytes, run_concurrently, send_data
@@ -53,17 +54,10 @@ _RETRIES = 5
 _FOLDER = "code"
 
 
-class _File(NamedTuple):
-    name: str
-    """The path in the bundle, with slashes."""
-    place: Path
-    size: int
-
-
 def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: ByteProgress | None) -> str:
     """Upload the files of a bundle for a code asset, and return the address of their folder."""
     with _unpack(bundle) as source:
-        files = list(_files(source))
+        files = _files(source)
         kind = {"pendingUploadType": "TemporaryBlobReference"}
         answer = client.post(f"{code_id}/startPendingUpload", kind, api_version=CODE)
         place = answer["blobReferenceForConsumption"]
@@ -76,7 +70,7 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
     content. It ends with a slash, as azure-ai-ml 1.35.2 writes the addresses of build contexts."""
     blobs, place = Blobs(client), f"cloudtrain/folders/{sha256}"
     with _unpack(bundle) as source:
-        files = list(_files(source / folder))
+        files = _files(source / folder)
 
         def send(container: Any) -> str:
             _send(container, place, files, blobs, None)
@@ -99,7 +93,7 @@ def upload_data(client: Client, item: Upload, on_bytes: ByteProgress | None) -> 
     return send_data(item, Storage(lambda: below(where.path, home.sizes(f"{where.path}/")), send, remove), on_bytes)
 
 
-def _put(container: Any, name: str, file: _File | DataFile, report: Report) -> None:
+def _put(container: Any, name: str, file: DataFile, report: Report) -> None:
     with file.place.open("rb") as content:
         container.upload_blob(
             name,
@@ -125,28 +119,18 @@ def _unpack(bundle: BundleWriter) -> Iterator[Path]:
         yield source
 
 
-def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[_File]:
-    """Yield every file below a folder. Links become copies of their targets, because blobs have no links; a link to a
-    folder that contains the link itself is skipped. `above`: the resolved parent folders, to detect cycles."""
-    here = folder.resolve()
-    if here in above:
-        return
-    for place in folder.iterdir():
-        name = f"{prefix}{place.name}"
-        if place.is_dir():
-            yield from _files(place, f"{name}/", (*above, here))
-        else:
-            yield _File(_text(name), place, place.stat().st_size)
-
-
-def _text(name: str) -> str:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        text = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        message = f"Azure ML cannot store the file `{text}`, because its name is not UTF-8"
-        raise TargetError(message, hint="rename the file, or exclude it in `.cloudtrainignore`", code="CT052") from None
-    return name
+def _files(folder: Path) -> list[DataFile]:
+    """Return every file below a folder. Links become copies of their targets, because blobs have no links."""
+    files = list(files_below(folder))
+    for file in files:
+        try:
+            file.path.encode()
+        except UnicodeEncodeError:
+            text = file.path.encode(errors="surrogateescape").decode(errors="backslashreplace")
+            message = f"Azure ML cannot store the file `{text}`, because its name is not UTF-8"
+            hint = "rename the file, or exclude it in `.cloudtrainignore`"
+            raise TargetError(message, hint=hint, code="CT052") from None
+    return files
 
 
 def _container(client: Client, place: dict[str, Any]) -> Any:
@@ -160,18 +144,18 @@ def _container(client: Client, place: dict[str, Any]) -> Any:
     return storage.ContainerClient.from_container_url(url or place["blobUri"], credential=credential, **options)
 
 
-def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, on_bytes: ByteProgress | None) -> None:
+def _send(container: Any, folder: str, files: list[DataFile], blobs: Blobs, on_bytes: ByteProgress | None) -> None:
     """Upload all files into `folder`. The first failure ends the upload."""
     count = count_bytes(sum(file.size for file in files), on_bytes)
 
-    def send(file: _File, check: Check) -> None:
+    def send(file: DataFile, check: Check) -> None:
         def report(amount: int) -> None:
             check()
-            count(file.name, amount)
+            count(file.path, amount)
 
-        with blobs.translating(file.name):
-            _put(container, f"{folder}/{file.name}", file, report)
-        count(file.name, file.size)
+        with blobs.translating(file.path):
+            _put(container, f"{folder}/{file.path}", file, report)
+        count(file.path, file.size)
 
     run_concurrently(_FILES_AT_ONCE, send, files)
 
@@ -212,10 +196,7 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
     if not files and path:
         hint = f"this run can write to {', '.join(f'`{name}/`' for name in results.names)}"
         raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
-    with landing(destination) as staging:
-        places = [(file, staging.place(name)) for name, file in sorted(files.items())]
-        run_concurrently(_FILES, lambda item, check: _fetch(*item, check), places)
-        return staging.move()
+    return _land(files, destination)
 
 
 def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
@@ -224,12 +205,17 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
     address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition("?")[0]
     container_url, root = code_folder(address)
     container = blobs.beside(container_url)
-    names = [(blob, _behind(blob, root)) for blob in container.names(f"{root}/" if root else "")]
-    with landing(destination) as staging:
-        files = [(File(name, _opener(container, blob)), staging.place(name)) for blob, name in names if name]
-        run_concurrently(_FILES, lambda item, check: _fetch(*item, check), files)
-        staging.move()
+    names = [(blob, _behind(blob, root)) for blob in container.sizes(f"{root}/" if root else "")]
+    _land({name: File(name, _opener(container, blob)) for blob, name in names if name}, destination)
     return destination
+
+
+def _land(files: Mapping[str, File], destination: Path) -> list[Path]:
+    """Copy files to their paths in the folder `destination`: all of them, or none."""
+    with landing(destination) as staging:
+        places = [(file, staging.place(name)) for name, file in sorted(files.items())]
+        run_concurrently(_FILES, lambda item, check: _fetch(*item, check), places)
+        return staging.move()
 
 
 def code_folder(address: str) -> tuple[str, str]:
@@ -278,9 +264,8 @@ class Results:
 
     def _output(self, name: str, rest: str) -> Iterator[File]:
         files = list(self._at(name, place_of(self._places[name], self._workspace), rest))
-        if not files and (elsewhere := self._resolve(name)):
-            files = list(self._at(name, elsewhere, rest))
-        yield from files
+        elsewhere = None if files else self._resolve(name)
+        yield from files if elsewhere is None else self._at(name, elsewhere, rest)
 
     def _resolve(self, name: str) -> Where | None:
         """Return the storage location that the service chose for an output. Returns None if the job itself names a
@@ -298,13 +283,13 @@ class Results:
         container = self._blobs.container(where)
         root = where.path.rstrip("/")
         prefix = f"{root}/{rest}" if root else rest
-        for blob in container.names(prefix) or (container.names(root) if root and not rest else ()):
+        for blob in container.sizes(prefix) or (container.sizes(root) if root and not rest else ()):
             below = root.rpartition("/")[2] if blob == root else _behind(blob, root)
             if below and _behind(below, rest) is not None:
                 yield File(f"{name}/{below}", _opener(container, blob))
 
     def _logs(self) -> Iterator[File]:
-        log = RunLog(self._blobs, self._run, Layout.of(self._job["properties"]))
+        log = RunLog(self._blobs, self._run, Body(self._job))
         log.discover()
         for name in log.names:
             yield File(f"{LOGS}/{name}", partial(log.use_file, name))
