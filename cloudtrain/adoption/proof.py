@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from cloudtrain.documents.archives import unpack
 from cloudtrain.documents.document import read_document
+from cloudtrain.documents.toml_json import scalar_text, toml_key, toml_text
 from cloudtrain.documents.yaml_text import read_scalar
 from cloudtrain.errors import JobError, Problem, UsageError, dotted
 from cloudtrain.job.data import is_local_path
@@ -22,6 +22,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ABSENT_TEXT, ValuePath, paths_that_differ
 from cloudtrain.plans.document import on_one_line
 from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.rules.engine import is_written
 from cloudtrain.system.plugins import DEFAULT_TARGET, part_of
 from cloudtrain.targets.adoption import UNREAD, Adopter, Draft, Original
 from cloudtrain.targets.contract import Target
@@ -75,7 +76,7 @@ def job_yaml(job: Mapping[str, Any], comments: Mapping[ValuePath, str], head: Se
     Each comment is placed above its field. The comments `head`, and comments on fields that the job does not have, go
     at the top of the file.
     """
-    missing = [text for path, text in comments.items() if not _holds(job, path)]
+    missing = [text for path, text in comments.items() if not is_written(job, *path)]
     lines = [line.rstrip() for text in (*head, *missing) for line in _commented(text)]
     return "\n".join([*lines, *([""] if lines else []), *_mapping(job, (), comments, "")]) + "\n"
 
@@ -90,14 +91,6 @@ def _commented(text: str, indent: str = "") -> Iterator[str]:
     """Return the lines of a comment, each with `# `. Control characters are escaped, because YAML and TOML do not allow
     them."""
     return (f"{indent}# {on_one_line(line)}" for line in text.splitlines())
-
-
-def _holds(value: Any, path: ValuePath) -> bool:
-    for part in path:
-        if not isinstance(value, Mapping) or part not in value:
-            return False
-        value = value[part]
-    return True
 
 
 def _mapping(
@@ -131,23 +124,8 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(value: Any) -> str:
-    if not isinstance(value, str):
-        return _number(value)
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS and read_scalar(value) == value:
-        return value
-    return _quoted(value)
-
-
-def _quoted(text: str) -> str:
-    return "".join(
-        letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in json.dumps(text, ensure_ascii=False)
-    )
-
-
-def _number(value: Any) -> str:
-    """Return a number as text. Floats get a decimal point, because YAML 1.1 reads `1e-05` as text."""
-    text = json.dumps(value)
-    return re.sub(r"^(-?\d+)e", r"\1.0e", text) if isinstance(value, float) else text
+    is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS
+    return value if is_plain and read_scalar(value) == value else scalar_text(value)
 
 
 def _block(text: str, indent: str) -> tuple[str, list[str]] | None:
@@ -160,26 +138,14 @@ def _block(text: str, indent: str) -> tuple[str, list[str]] | None:
 
 
 def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
-    yield f"[{'.'.join(map(_key, path))}]"
+    yield f"[{'.'.join(map(toml_key, path))}]"
     for name, value in table.items():
         if not isinstance(value, Mapping):
-            yield f"{_key(name)} = {_toml(value)}"
+            yield f"{toml_key(name)} = {toml_text(value)}"
     for name, value in table.items():
         if isinstance(value, Mapping):
             yield ""
             yield from _table((*path, name), value)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(name)} = {_toml(inner)}" for name, inner in value.items()) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return _quoted(value) if isinstance(value, str) else _number(value)
 
 
 CODE_FOLDER = "code"

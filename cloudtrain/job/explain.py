@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import BaseModel
 
 from cloudtrain.documents.document import Format, Unreadable, read_document
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.toml_json import load_toml, toml_text
 from cloudtrain.errors import did_you_mean, dotted, shortened
 from cloudtrain.job.nodes import (
     SchemaNode,
@@ -216,7 +216,6 @@ def _wordings() -> Mapping[str, Wording]:
 # Conversion of hints, which are written as YAML, to the syntax of the user's file, which may be TOML or JSON.
 
 _FIELD = re.compile(r"`([A-Za-z_]\w*: [^`]+)`")
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def in_form(hint: str | None, format: Format) -> str | None:
@@ -235,17 +234,4 @@ def _convert(text: str, format: Format) -> str:
         return text
     if format == "json":
         return json.dumps(data, ensure_ascii=False)[1:-1]
-    return ", ".join(f"{_key(key)} = {_value(value)}" for key, value in data.items())
-
-
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, dict):
-        inner = ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items())
-        return f"{{{inner}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    return toml_text(data)[1:-1]

@@ -180,11 +180,6 @@ BLOCK = re.compile(r"(?m)^# /// script[ \t]*\r?$\s(?P<content>(?:^#(?:| .*)\r?$\
 """The block of PEP 723, by the expression in its specification, for the type `script`."""
 
 
-def names_script_block(text: str) -> bool:
-    """Return whether a Python file has a block with its dependencies."""
-    return "# /// script" in text and BLOCK.search(text) is not None
-
-
 def read_pip(file: str, read: Read, extras: Collection[str] = (), groups: Collection[str] = ()) -> Requirements:
     """Read a requirements file of pip. Raises JobError if pip cannot read it, or if it is to have extras or groups."""
     for field, names in (("extras", extras), ("groups", groups)):
