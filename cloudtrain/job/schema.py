@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from cloudtrain.job.data import Checkpoint, Input, Output
-from cloudtrain.job.distribution import SMP_PARAMETERS
+from cloudtrain.job.distribution import smp_parameters
 from cloudtrain.job.model import OVERRIDES, is_widened
 from cloudtrain.job.nodes import SchemaNode, node_of_field
 from cloudtrain.job.processing import KINDS, ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
@@ -181,7 +181,7 @@ def _not_empty(name: str) -> Schema:
 
 
 def _smp_version(version: int) -> Schema:
-    then: Schema = {"properties": {"parameters": {"propertyNames": {"enum": sorted(SMP_PARAMETERS[version])}}}}
+    then: Schema = {"properties": {"parameters": {"propertyNames": {"enum": sorted(smp_parameters(version))}}}}
     if version == 2:
         then["properties"]["mpi_options"] = {"const": ""}
     return {"if": {"required": ["version"], "properties": {"version": {"const": version}}}, "then": then}

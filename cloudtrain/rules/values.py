@@ -25,7 +25,7 @@ from cloudtrain.errors import did_you_mean
 from cloudtrain.job.data import texts_in
 from cloudtrain.job.model import OVERRIDES
 from cloudtrain.plans.plan import Finding, Level
-from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
 from cloudtrain.rules.facts import DataPlace
 from cloudtrain.runtime.secret_values import VARIABLE
 from cloudtrain.system.plugins import part_of, target_names
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 
 # Secrets in the values of a job: variables, hyperparameters, tags, command and overrides.
-
-ValuePath = tuple[str | int, ...]
 
 _AS_FILE = "job.env"
 """The values are searched like a settings file: `NAME="value"`, line by line."""
