@@ -41,20 +41,6 @@ class FieldDifference:
     reason: str
 
 
-@dataclass(frozen=True)
-class RequestComparison:
-    """The differences between the original request and the adopted job's request."""
-
-    differences: tuple[FieldDifference, ...]
-    renewed: tuple[tuple[str, str], ...] = ()
-    """Fields that cloudtrain writes anew for every run, with the reasons. They do not count as differences."""
-
-    @property
-    def equal(self) -> bool:
-        """Whether the adopted job sends the original request."""
-        return not self.differences
-
-
 def shown_path(path: ValuePath) -> str:
     return dotted(path) or "(the whole request)"
 
@@ -169,13 +155,16 @@ class Adoption:
     job: TrainingJob
     settings: Mapping[str, Any]
     """The target's table of `cloudtrain.toml`."""
-    comparison: RequestComparison
+    differences: tuple[FieldDifference, ...]
+    """The differences between the original request and the adopted job's request."""
     job_text: str
     """Text of the job file."""
     settings_text: str
     """Text of `cloudtrain.toml`; empty if the job needs no settings."""
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any]
     """The job's fields as written in its file."""
+    renewed: tuple[tuple[str, str], ...] = ()
+    """Fields that cloudtrain writes anew for every run, with the reasons. They do not count as differences."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Other files that the job needs, by their names beside the job file."""
     code: bytes | None = None
@@ -189,11 +178,8 @@ class Adoption:
 
     @property
     def equal(self) -> bool:
-        return self.comparison.equal
-
-    @property
-    def differences(self) -> tuple[FieldDifference, ...]:
-        return self.comparison.differences
+        """Whether the adopted job sends the original request."""
+        return not self.differences
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `--json` output."""
@@ -204,8 +190,18 @@ class Adoption:
             "source": self.kind,
             "job": dict(self.fields if self.sweep is None else self.sweep),
             "settings": {self.target: dict(self.settings)} if self.settings else {},
-            "renewed": [{"path": path, "reason": reason} for path, reason in self.comparison.renewed],
+            "renewed": [{"path": path, "reason": reason} for path, reason in self.renewed],
         }
+
+
+def adoption_of(
+    target: str, kind: str, draft: Draft, differences: Sequence[FieldDifference], head: Sequence[str], **more: Any
+) -> Adoption:
+    """Return the adoption with a draft as its job. `head` are comments for the top of the job file; `more` are further
+    fields of the adoption."""
+    settings = settings_toml(target, draft.settings, draft.settings_head) if draft.settings else ""
+    text = job_yaml(*_content(draft), head)
+    return Adoption(target, kind, parsed(draft), draft.settings, tuple(differences), text, settings, draft.job, **more)
 
 
 def adopt_original(original: Original, place: Path) -> Adoption:
@@ -274,11 +270,16 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
     return Draft(job, deepcopy(draft.settings), dict(draft.comments), draft.last_resort, draft.settings_head, sweep)
 
 
+def parsed(draft: Draft) -> TrainingJob:
+    """Return the job of a draft, which is never a processing job. Raises JobError if its model refuses a field."""
+    return parse_job(_text(draft), format="yaml", file="job.yaml")  # type: ignore[return-value]
+
+
 def settled(draft: Draft) -> TrainingJob:
     """Return the job of a draft without compiling it. Fields that the job's model refuses leave the draft."""
     for _ in range(_TRIES):
         try:
-            return parse_job(_text(draft), format="yaml", file="job.yaml")  # type: ignore[return-value]
+            return parsed(draft)
         except JobError as error:
             if not _take_out(draft.job, error, draft.comments):
                 raise
@@ -328,19 +329,16 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         for path, original_value, adopted in paths_that_differ(theirs.request, ours.request)
     ]
     differences += [FieldDifference(path, "", ABSENT_TEXT, reason) for path, reason in original.lost.items()]
-    head = [f"Adopted from {original.kind}."]
-    return Adoption(
+    return adoption_of(
         target.name,
         original.kind,
-        parse_job(_text(draft), format="yaml", file="job.yaml"),  # type: ignore[arg-type]  # drafts are training jobs
-        draft.settings,
-        RequestComparison(tuple(differences), tuple(dict.fromkeys((*theirs.renewed, *ours.renewed)))),
-        job_yaml(*_content(draft), head),
-        settings_toml(target.name, draft.settings, draft.settings_head) if draft.settings else "",
-        draft.job,
-        original.files,
-        original.code,
-        original.made_data,
+        draft,
+        differences,
+        [f"Adopted from {original.kind}."],
+        renewed=tuple(dict.fromkeys((*theirs.renewed, *ours.renewed))),
+        files=original.files,
+        code=original.code,
+        data=original.made_data,
         sweep=None if draft.sweep is None else _content(draft)[0],
     )
 

@@ -35,7 +35,6 @@ from cloudtrain.job.distribution import (
     launcher_of,
 )
 from cloudtrain.job.model import OVERRIDES, merged, overrides_of
-from cloudtrain.job.nodes import ValuePath
 from cloudtrain.job.syntax import ScriptSyntax, read_syntax, script_file
 from cloudtrain.job.training import Resources, Spot, TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
 # Positions in the user's overrides that set the same value as a field of the job.
 
+ValuePath = tuple[str | int, ...]
 Keys = tuple[str, ...]
 KeysOf = Callable[[ValuePath], list[Keys]]
 """Maps the rest of a path in the job to the positions in the overrides that write it."""
