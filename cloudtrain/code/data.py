@@ -196,22 +196,22 @@ def _secret(code: str, level: Level, message: str, places: list[_Place]) -> Find
     )
 
 
-def size_findings(tree: Tree, limit: int = LIMIT) -> list[Finding]:
-    """Return the error `CT302` if the bundle has more than `limit` bytes, or the warning `CT303` if it has at least 50
+def size_findings(tree: Tree) -> list[Finding]:
+    """Return the error `CT302` if the bundle has more than 300 MiB, or the warning `CT303` if it has at least 50
     MiB. Sizes are before compression."""
     size = tree.identity.size
-    if size <= limit and size < NOTABLE:
+    if size <= LIMIT and size < NOTABLE:
         return []
     sizes = {entry.path: entry.size for entry in tree.entries}
     own = {path: size for path, size in sizes.items() if path not in tree.own_files} or sizes
-    too_large = size > limit
+    too_large = size > LIMIT
     count = f"{tree.identity.file_count} files"
     return [
         Finding(
             "CT302" if too_large else "CT303",
             Level.ERROR if too_large else Level.WARNING,
             f"the bundle holds {format_size(size)} in {count}"
-            + (f"; the limit is {format_size(limit)}" if too_large else ", all sent again after every change"),
+            + (f"; the limit is {format_size(LIMIT)}" if too_large else ", all sent again after every change"),
             size_hint(own),
             ("source_dir",),
             details=tuple(largest_files(own, _LISTED)),

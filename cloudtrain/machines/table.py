@@ -369,12 +369,9 @@ class Price(NamedTuple):
         return over(self.hourly, seconds)
 
 
-def hourly(instances: Iterable[Counted], *, any_of: bool = False) -> float | None:
-    """Return the list price per hour of all instances in US dollars; None if a price is unknown.
-
-    With `any_of`, only one element of `instances` will be used, and the price of the most expensive one is returned.
-    """
-    price = price_of(instances, any_of=any_of)
+def hourly(instances: Iterable[Counted]) -> float | None:
+    """Return the list price per hour of all instances in US dollars; None if a price is unknown."""
+    price = price_of(instances)
     return price.hourly if price is not None and price.exact else None
 
 
