@@ -40,7 +40,8 @@ def unwrap(words: Sequence[str]) -> LaunchCommand:
         name = os.path.basename(launch.words[0])  # noqa: PTH119
         if name == "srun":
             launch.srun, launch.words = srun_options(launch.words[1:])
-            launch.lost |= _lost_of_srun(launch.srun)
+            names = [name for name in launch.srun if name not in OPTIONS["srun"]["known"]]
+            launch.lost |= {f"--{name}": _CONTAINER if name.startswith("container") else _OWN for name in names}
         elif name in ("bash", "sh"):
             launch.words = _inner(launch)
         elif match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL):
@@ -70,11 +71,8 @@ def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return options, rest
 
 
-def _lost_of_srun(options: dict[str, str]) -> dict[str, str]:
-    container = 'write the image into `environment.image`, and `container = "pyxis"` and `mounts` under `[slurm]`'
-    own = "a job has no field for this option of srun"
-    names = [name for name in options if name not in OPTIONS["srun"]["known"]]
-    return {f"--{name}": container if name.startswith("container") else own for name in names}
+_CONTAINER = 'write the image into `environment.image`, and `container = "pyxis"` and `mounts` under `[slurm]`'
+_OWN = "a job has no field for this option of srun"
 
 
 def _inner(launch: LaunchCommand) -> list[str]:

@@ -16,9 +16,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from cloudtrain.code.secret_names import secret_name
 from cloudtrain.errors import JobError, Problem
@@ -48,13 +47,8 @@ class NoPattern(ValueError):
     """The line is not a valid pattern: in git it would match nothing."""
 
 
-class Position(IntEnum):
-    """The place of a text in each path that a pattern matches."""
-
-    WHOLE = 0
-    START = 1
-    END = 2
-    INSIDE = 3
+Position = Literal["whole", "start", "end", "inside"]
+"""The place of a text in each path that a pattern matches."""
 
 
 class Key(NamedTuple):
@@ -91,15 +85,15 @@ class Pattern:
     def keys(self) -> Iterator[Key]:
         """Yield texts without which no path matches. A pattern of wildcards has none."""
         if not self.tokens:
-            yield Key(self.by_name, Position.WHOLE, self.plain)
+            yield Key(self.by_name, "whole", self.plain)
             return
         if self.plain:
-            yield Key(self.by_name, Position.START, self.plain)
+            yield Key(self.by_name, "start", self.plain)
         *inside, end = _texts(self.tokens)
         if end:
-            yield Key(self.by_name, Position.END, end)
+            yield Key(self.by_name, "end", end)
         for text in filter(None, inside):
-            yield Key(self.by_name, Position.INSIDE, text)
+            yield Key(self.by_name, "inside", text)
 
 
 def pattern_of(line: bytes) -> Pattern | None:
@@ -302,7 +296,7 @@ class PatternIndex:
                 self._keyless.append(number)
                 continue
             key = min(each, key=frequency.__getitem__)
-            if key.where is Position.WHOLE:
+            if key.where == "whole":
                 self._whole.setdefault(key, []).append(number)
             else:
                 part = self._parts.setdefault((key.by_name, key.where, len(key.text)), {})
@@ -311,14 +305,14 @@ class PatternIndex:
     def candidates(self, path: bytes) -> list[int]:
         """Return the numbers of the patterns that can match the path, sorted. All others do not match it."""
         name = path[path.rfind(b"/") + 1 :]
-        candidates = [*self._keyless, *self._whole.get(Key(True, Position.WHOLE, name), ())]
-        candidates += self._whole.get(Key(False, Position.WHOLE, path), ())
+        candidates = [*self._keyless, *self._whole.get(Key(True, "whole", name), ())]
+        candidates += self._whole.get(Key(False, "whole", path), ())
         for (by_name, where, length), numbers in self._parts.items():
             text = name if by_name else path
             last = len(text) - length
-            if where is Position.START:
+            if where == "start":
                 candidates += numbers.get(text[:length], ())
-            elif where is Position.END:
+            elif where == "end":
                 candidates += numbers.get(text[last:], ()) if last >= 0 else ()
             else:
                 for start in range(last + 1):

@@ -107,18 +107,13 @@ def explain(
         words = "text, a number, `true`, `false`, a list or a mapping"
         hint = f'write `"{shortened(spelling)}"`, in quotes' if spelling else "write it as text, or leave it out"
         return Wording(f"`{name}` must be {words}, not {describe_value(value)}", hint, "CT012")
-    hint = _type_hint(node, name, value, spelling) or _example(node, name)
+    example = _example_value(node) if name.endswith("]") else f"{name}: {_example_value(node)}"  # no name in a list
+    hint = _type_hint(node, name, value, spelling) or f"write for example `{example}`"
     return Wording(f"`{name}` must be {node.words}, not {describe_value(value, spelling)}", hint, "CT012")
 
 
 _EXAMPLES = {str: "text", int: "1", float: "1.5", bool: "true"}
 _EXAMPLES_OF_KINDS = {"map": "{NAME: VALUE}", "list": "[ONE, ANOTHER]", "json": "text", "model": "{FIELD: VALUE}"}
-
-
-def _example(node: SchemaNode, name: str) -> str:
-    """Return a hint with an example of the field's value. For an entry of a list, the example has no field name."""
-    value = _example_value(node)
-    return f"write for example `{value}`" if name.endswith("]") else f"write for example `{name}: {value}`"
 
 
 def _example_value(node: SchemaNode) -> str:

@@ -348,15 +348,12 @@ class _Graph:
             sources = [
                 item for item in choices if "source" in dependency and item.get("source") == dependency["source"]
             ]
-            choices = [item for item in sources or choices if self._fits(item)]
+            markers = [(item, item.get("resolution-markers")) for item in sources or choices]
+            choices = [item for item, own in markers if not own or any(map(self._is_on, own))]
         if not choices:
             message = f"`{self.file}` has no version of `{name}` for {self.reader.platform}"
             raise unfit(message, "run `uv lock`, after widening `requires-python` or `environments` of `[tool.uv]`")
         return choices[0]
-
-    def _fits(self, item: Table) -> bool:
-        markers = item.get("resolution-markers")
-        return not markers or any(map(self._is_on, markers))
 
     def _is_on(self, marker: str | None) -> bool:
         if marker is None:

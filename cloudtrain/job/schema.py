@@ -187,11 +187,6 @@ def _smp_version(version: int) -> Schema:
     return {"if": {"required": ["version"], "properties": {"version": {"const": version}}}, "then": then}
 
 
-def _truthy(name: str) -> Schema:
-    """Return a schema that requires the field `name` with a value that is neither null nor empty."""
-    return {"required": [name], "properties": {name: {"not": {"enum": [None, "", [], {}]}}}}
-
-
 _ONE_THING_TO_RUN: Schema = {
     "anyOf": [
         _require("entry_point"),
@@ -207,7 +202,11 @@ _ONE_THING_TO_RUN: Schema = {
     },
 }
 
-_MACHINE = [_truthy(name) for name in ("instance_type", "gpu", "instance_preferences")]
+_MACHINE: list[Schema] = [
+    {"required": [name], "properties": {name: {"not": {"enum": [None, "", [], {}]}}}}
+    for name in ("instance_type", "gpu", "instance_preferences")
+]
+"""A machine that is named, neither by null nor by an empty value."""
 
 _PLACE = {"anyOf": [_require(name) for name in target_names()]}
 

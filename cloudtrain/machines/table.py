@@ -181,12 +181,7 @@ def instance_types(target: str) -> tuple[InstanceType, ...]:
 def types_with_gpu(target: str, gpu_name: str) -> list[InstanceType]:
     """Return the rows with the GPU that `gpu_name` means (`has_gpu`). Rows of other models are not parsed."""
     candidates = [_parse_row(target, cells) for cells in _table(target).values() if same_model(gpu_name, cells["gpu"])]
-    return having_gpu(candidates, gpu_name)
-
-
-def having_gpu(types: Iterable[InstanceType], gpu_name: str) -> list[InstanceType]:
-    """Return the types with the GPU that the user means by `gpu_name` (`has_gpu`)."""
-    return [instance for instance in types if has_gpu(instance, gpu_name)]
+    return [instance for instance in candidates if has_gpu(instance, gpu_name)]
 
 
 @cache
