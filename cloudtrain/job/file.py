@@ -151,20 +151,15 @@ def _model(document: Content, file: str) -> Any:
     """Return the model that `kind` names. `kind: training` is allowed although `TrainingJob` has no such field."""
     if "kind" not in document.data:
         return TrainingJob
-    from cloudtrain.job.processing import KINDS  # importing it costs start-up time
-
     kind = document.data["kind"]
-    if kind == SWEEP:
-        return model_of_kind(SWEEP)
-    model = KINDS.get(kind) if isinstance(kind, str) else None
-    if model is None:
-        message, hint = f"there is no kind of job {describe_value(kind)}", did_you_mean(str(kind), [*KINDS, "sweep"])
+    if kind not in KINDS:
+        message, hint = f"there is no kind of job {describe_value(kind)}", did_you_mean(str(kind), KINDS)
         raise JobError(
             _place_each([Problem(("kind",), message, hint, code="CT013")], file, document.positions, Changes())
         )
-    if model is TrainingJob:
+    if kind == TRAINING:
         del document.data["kind"]
-    return model
+    return model_of_kind(kind)
 
 
 def _apply_overrides(
@@ -350,7 +345,8 @@ def _job_files(folder: Path) -> list[str]:
 
 # Conversion between a job and the plain data of a job file.
 
-TRAINING, PROCESSING, SWEEP = "training", "processing", "sweep"
+KINDS = TRAINING, PROCESSING, SWEEP = "training", "processing", "sweep"
+"""The possible values of `kind` in a job file. A file without `kind` holds a training job."""
 
 
 def kind_of_job(job: AnyJob | Sweep) -> str:

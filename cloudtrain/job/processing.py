@@ -199,9 +199,6 @@ class ProcessingJob(FromFile):
 
 AnyJob = TrainingJob | ProcessingJob
 
-KINDS: dict[str, type[TrainingJob] | type[ProcessingJob]] = {"training": TrainingJob, "processing": ProcessingJob}
-"""The possible values of `kind` in a job file. A file without `kind` holds a training job."""
-
 
 def _widen(item: object, plain: type[Model], own: type[Model]) -> object:
     if isinstance(item, plain) and not isinstance(item, own):

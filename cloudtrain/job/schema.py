@@ -21,10 +21,10 @@ from pydantic import BaseModel
 
 from cloudtrain.job.data import Checkpoint, Input, Output
 from cloudtrain.job.distribution import smp_parameters
+from cloudtrain.job.file import model_of_kind
 from cloudtrain.job.model import OVERRIDES, is_widened
 from cloudtrain.job.nodes import SchemaNode, node_of_field
-from cloudtrain.job.processing import KINDS, ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
-from cloudtrain.job.sweep import Sweep
+from cloudtrain.job.processing import ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
 from cloudtrain.job.training import Environment, TrainingJob
 from cloudtrain.system.plugins import all_targets, target_names
 
@@ -38,9 +38,8 @@ Schema = dict[str, Any]
 
 
 def job_schema(kind: str = "training") -> Schema:
-    """Return the JSON Schema of a job file as JSON data. `kind` is a key of `cloudtrain.job.processing.KINDS`, or
-    `sweep`."""
-    root: type[BaseModel] = Sweep if kind == "sweep" else KINDS[kind]
+    """Return the JSON Schema of a job file as JSON data. `kind` is one of `cloudtrain.job.file.KINDS`."""
+    root: type[BaseModel] = model_of_kind(kind)
     schema = root.model_json_schema(mode="validation")
     definitions: Schema = schema.pop("$defs")
     for model in _models(root):
