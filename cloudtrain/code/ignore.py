@@ -336,19 +336,13 @@ _EDITORS_LOCK = ".#"
 _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a conda environment"}
 
 
-class Decision(NamedTuple):
-    """The decision of an ignore file about a path, and the rule that made it. `by_name` is False if this rule contains
-    no letter or digit, such as `!*`."""
+class IgnoreRule(NamedTuple):
+    """A line of an ignore file, and how messages name it: `.cloudtrainignore:3 *.bin`. `by_name` is False if it
+    contains no letter or digit, such as `!*`."""
 
-    ignores: bool
-    by_name: bool
-    rule: str
-
-
-class _Rule(NamedTuple):
     pattern: Pattern
+    by_name: bool
     text: str
-    line: int
 
 
 class Rules:
@@ -356,28 +350,24 @@ class Rules:
     empty for the root itself."""
 
     def __init__(self, folder: str, content: bytes) -> None:
-        self._folder = folder
+        self._start = len(folder)
         lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
         rules = [_rule(text.removesuffix(b"\r"), line, folder) for line, text in enumerate(lines, 1)]
         self._rules = tuple(rule for rule in reversed(rules) if rule is not None)
         self._index = PatternIndex([rule.pattern for rule in self._rules])
 
-    def judge(self, path: str, is_folder: bool) -> Decision | None:
-        """Return whether the path is ignored and by which rule; None if no rule matches.
+    def judge(self, path: str, is_folder: bool) -> IgnoreRule | None:
+        """Return the rule that decides whether the path is ignored; None if no rule matches.
 
         A rule decides only about paths that it matches. For example, after the rule `*`, the rule `!data/` includes the
         folder `data`, but not the files in it.
         """
-        relative = os.fsencode(path[len(self._folder) :])
-        for number in self._index.candidates(relative):
-            rule = self._rules[number]
-            if rule.pattern.matches(relative, is_folder):
-                by_name = any(character.isalnum() for character in rule.text)
-                return Decision(rule.pattern.ignores, by_name, f"{self._folder}{IGNORE_FILE}:{rule.line} {rule.text}")
-        return None
+        relative = os.fsencode(path[self._start :])
+        rules = map(self._rules.__getitem__, self._index.candidates(relative))
+        return next((rule for rule in rules if rule.pattern.matches(relative, is_folder)), None)
 
 
-def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
+def _rule(text: bytes, line: int, folder: str) -> IgnoreRule | None:
     entry = os.fsdecode(text)
     try:
         pattern = pattern_of(text)
@@ -385,7 +375,9 @@ def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
         message, hint = f"`{entry}` is not a pattern", "write it as in a .gitignore file, or begin the line with `#`"
         problem = Problem(("source_dir",), message, hint, f"{folder}{IGNORE_FILE}", line, 1, code="CT051")
         raise JobError([problem]) from None
-    return None if pattern is None else _Rule(pattern, entry.rstrip(), line)
+    if pattern is None:
+        return None
+    return IgnoreRule(pattern, any(map(str.isalnum, entry)), f"{folder}{IGNORE_FILE}:{line} {entry.rstrip()}")
 
 
 class OnDisk(Protocol):

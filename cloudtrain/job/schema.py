@@ -23,7 +23,7 @@ from cloudtrain.job.data import Checkpoint, Input, Output
 from cloudtrain.job.distribution import smp_parameters
 from cloudtrain.job.file import model_of_kind
 from cloudtrain.job.model import OVERRIDES, is_widened
-from cloudtrain.job.nodes import SchemaNode, node_of_field
+from cloudtrain.job.nodes import node_of_field
 from cloudtrain.job.processing import ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
 from cloudtrain.job.training import Environment, TrainingJob
 from cloudtrain.system.plugins import all_targets, target_names
@@ -82,22 +82,15 @@ def _open_short_forms(schema: Schema, definitions: Schema) -> None:
 
 
 def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
-    models: dict[type[BaseModel], None] = {}
-
-    def visit(shape: SchemaNode | None) -> None:
-        while shape is not None and shape.kind in ("map", "list"):
-            shape = shape.inner
-        for model in shape.models.values() if shape is not None else ():
-            add(model)
-
-    def add(model: type[BaseModel]) -> None:
-        if model not in models:
-            models[model] = None
-            for name in model.model_fields:
-                visit(node_of_field(model, name))
-
-    add(root)
-    return list(models)
+    """Return the model of a file and the models of all its fields."""
+    models = [root]
+    for model in models:  # which grows meanwhile
+        for name in model.model_fields:
+            shape = node_of_field(model, name)
+            while shape.inner is not None:
+                shape = shape.inner
+            models += [inner for inner in shape.models.values() if inner not in models]
+    return models
 
 
 def _describe(schema: Schema, model: type[BaseModel]) -> None:
