@@ -7,19 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.code import data
-from cloudtrain.code.data import name_findings, refuse_archive_path, secret_findings, size_findings
 from cloudtrain.code.tree import Tree, scan
 from cloudtrain.plans.plan import Finding, Level
-from cloudtrain.system.plugins import part_of
-from cloudtrain.targets.registry import target_of
+from cloudtrain.rules import values
+from tests.code.findings import findings, secret_findings, size_findings
 
 MIB = 1 << 20
 
 
 def named(tree: Tree, target: str) -> list[Finding]:
     """What is said about names that the target cannot carry."""
-    return name_findings(tree, target, part_of(target_of(target), "path") or refuse_archive_path)
+    return findings(tree, "CT306", target=target)
 
 
 def fill(root: Path, files: dict[str, str]) -> Path:
@@ -169,7 +167,7 @@ def test_beyond_the_limit_is_an_error_that_a_rule_of_its_hint_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many files in one folder: the hint names the folder, and following it ends the finding."""
-    monkeypatch.setattr(data, "LIMIT", 10 * MIB)
+    monkeypatch.setattr(values, "LIMIT", 10 * MIB)
     for number in range(20):
         make(tmp_path / f"data/{number}.bin", MIB)
     fill(tmp_path, {"train.py": "1"})
@@ -188,7 +186,7 @@ def test_the_limit_itself_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Exactly at the limit there is no error; one byte more is one."""
     fill(tmp_path, {"train.py": "1"})
     tree = scan(tmp_path)
-    monkeypatch.setattr(data, "LIMIT", tree.identity.size)
+    monkeypatch.setattr(values, "LIMIT", tree.identity.size)
     assert size_findings(tree) == []
-    monkeypatch.setattr(data, "LIMIT", tree.identity.size - 1)
+    monkeypatch.setattr(values, "LIMIT", tree.identity.size - 1)
     assert [finding.code for finding in size_findings(tree)] == ["CT302"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.code import tree
-from cloudtrain.code.data import secret_findings
 from cloudtrain.code.tree import Tree, scan
 from cloudtrain.code.unpack import unpack
 from cloudtrain.errors import JobError
+from tests.code.findings import secret_findings
 from tests.code.test_bundle_scan import fill
 
 INCLUDE = ".cloudtraininclude"
