@@ -24,7 +24,7 @@ from cloudtrain.documents.document import (
 from cloudtrain.documents.yaml_text import read_scalar
 from cloudtrain.errors import JobError, Problem, UsageError, did_you_mean
 from cloudtrain.job.data import Checkpoint, Input, Output, is_local_path, is_run_input
-from cloudtrain.job.nodes import Changes, KeyProblem, Source, describe_value
+from cloudtrain.job.nodes import Changes, Source, describe_value, placed
 from cloudtrain.job.problems import problems_of
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.system.files import expand_home, why_missing
@@ -193,10 +193,7 @@ def _place(problem: Problem, file: str, positions: Positions, changes: Changes) 
     if problem.line is not None:
         return replace(problem, file=file)
     origin = changes.origin(problem.path)
-    if origin is not None:
-        return replace(problem, file=origin)
-    place = positions.of(problem.path, key=isinstance(problem, KeyProblem))
-    return replace(problem, file=file, line=place.line, column=place.column) if place else replace(problem, file=file)
+    return placed(problem, file, positions) if origin is None else replace(problem, file=origin)
 
 
 # The files themselves, and the local paths in them.

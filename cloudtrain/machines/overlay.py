@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 from cloudtrain.documents.document import Place, Positions, Unreadable, read_document, read_text
 from cloudtrain.errors import Problem, SettingsError, did_you_mean, shortened
-from cloudtrain.job.nodes import KeyProblem, describe_value
+from cloudtrain.job.nodes import KeyProblem, describe_value, placed
 from cloudtrain.machines.table import (
     COLUMNS,
     REQUIRED,
@@ -217,13 +217,7 @@ def read_overlay(data: Mapping[str, object], file: str, positions: Positions | N
                     place = positions.of(path, key=True)
                     corrections.append(Correction(target, name, (*values.items(),), file, place))
     if problems:
-        places = [positions.of(item.path, key=isinstance(item, KeyProblem)) or (None, None) for item in problems]
-        raise SettingsError.of(
-            [
-                replace(item, file=file, line=place[0], column=place[1])
-                for item, place in zip(problems, places, strict=True)
-            ]
-        )
+        raise SettingsError.of([placed(problem, file, positions) for problem in problems])
     return tuple(corrections)
 
 

@@ -17,7 +17,7 @@ from pydantic import PrivateAttr
 from cloudtrain.documents.document import Positions, Unreadable, read_document, read_text
 from cloudtrain.errors import JobError, Problem, SettingsError, did_you_mean, dotted
 from cloudtrain.job.model import Model
-from cloudtrain.job.nodes import KeyProblem, ValuePath, describe_value
+from cloudtrain.job.nodes import KeyProblem, ValuePath, describe_value, placed
 from cloudtrain.system.files import require_trust
 from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, target_names
 from cloudtrain.system.processes import user_environment
@@ -73,12 +73,9 @@ class SettingsFile(NamedTuple):
 
     def placed(self, problem: Problem) -> Problem:
         """Return the problem with the file, line and column of the value that causes it. Its hint is in TOML syntax."""
-        place = self.positions.of(problem.path, key=isinstance(problem, KeyProblem))
-        line, column = place or (None, None)
         from cloudtrain.job.explain import in_form  # importing it costs start-up time, and most settings are right
 
-        hint = in_form(problem.hint, "toml")
-        return replace(problem, hint=hint, file=str(self.path), line=line, column=column)
+        return placed(replace(problem, hint=in_form(problem.hint, "toml")), str(self.path), self.positions)
 
 
 def read_settings(path: Path) -> SettingsFile:
