@@ -31,7 +31,6 @@ from cloudtrain.job.other_tools import (
     mapping_hint,
     other_tool_hint,
     other_type_hint,
-    training_hint,
 )
 from cloudtrain.system.plugins import all_targets
 
@@ -54,7 +53,7 @@ def unknown_field(
     name, names = str(path[-1]), parent.field_names(tag)
     whole = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, names)
-    hint = training_hint(name, parent) or other_tool_hint(name, parent, whole, names)
+    hint = other_tool_hint(name, parent, whole, names)
     is_near = (near or "").startswith("did you mean") and not is_elsewhere(name, parent, whole)
     if hint is None and not is_near:
         hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)

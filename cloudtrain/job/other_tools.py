@@ -24,16 +24,11 @@ _ACCOUNT = frozenset(
 """Names that other tools have in a job and cloudtrain has in the settings of a target."""
 
 
-def training_hint(name: str, parent: SchemaNode) -> str | None:
-    """Return a hint if `name` is a field that only training jobs have, and `parent` is a processing job. Otherwise
-    return None."""
-    hint: str | None = _TABLES["only_training"].get(name)
-    return hint if list(parent.models) == ["ProcessingJob"] else None
-
-
 def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, names: Iterable[str]) -> str | None:
-    """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`.
-    `names` are the names of the fields in `parent`."""
+    """Return a hint with cloudtrain's name for the field that other tools call `name`, or one for a field of training
+    jobs in a processing job; None if no tool uses `name`. `names` are the names of the fields in `parent`."""
+    if list(parent.models) == ["ProcessingJob"] and name in _TABLES["only_training"]:
+        return str(_TABLES["only_training"][name])
     word = _word(name)
     of_target = (own.name for own in all_targets() if word in own.facts.place_aliases)  # `s3_uri` means `sagemaker`
     field = _MEANT.get(word) or next(of_target, None)
