@@ -7,13 +7,13 @@ import os
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 _VERSION = b"cloudtrain bundle 1\n"
 """Changes whenever the same entries would produce another archive."""
 
 
-def hash_lines(lines: Iterable[bytes]) -> str:
+def hash_lines(lines: Sequence[bytes]) -> str:
     """Return the SHA-256 of the lines of all entries, in the byte order of their paths."""
     return hashlib.sha256(_VERSION + b"".join(lines)).hexdigest()
 

@@ -58,7 +58,7 @@ class Ignored(NamedTuple):
 
 def content_hash(entries: Iterable[Entry]) -> str:
     """Return the hash of all entries, which must be sorted by path."""
-    return hash_lines(line_of(entry.path, entry.sha256, entry.executable, entry.target) for entry in entries)
+    return hash_lines([line_of(entry.path, entry.sha256, entry.executable, entry.target) for entry in entries])
 
 
 def below(entries: Iterable[Entry], folder: str) -> list[Entry]:

@@ -346,7 +346,7 @@ def bundled_secrets(tree: Tree, *, certain: bool) -> Iterator[Fault]:
     name. Its details list every position. The secrets themselves are never shown."""
     credentials = {} if certain else credentials_in([entry.path for entry in tree.entries])
     places = list[tuple[str, str, str]]()  # `a.py`, `a.py:3`, `github-pat`
-    for entry in tree.entries:
+    for entry in (entry for entry in tree.entries if entry.secrets or entry.path in credentials):
         name = escape_path(entry.path)
         if entry.path in credentials and not any(secret.certain for secret in entry.secrets):
             places.append((entry.path, name, f"{credentials[entry.path]}{_BY_NAME}"))

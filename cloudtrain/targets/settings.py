@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import PrivateAttr
 
-from cloudtrain.documents.document import Positions, Unreadable, read_document, read_text
+from cloudtrain.documents.document import Positions, read_trusted_toml
 from cloudtrain.errors import JobError, Problem, SettingsError, did_you_mean, dotted
 from cloudtrain.job.model import Model
 from cloudtrain.job.nodes import KeyProblem, ValuePath, describe_value, placed
-from cloudtrain.system.files import require_trust
 from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, target_names
 from cloudtrain.system.processes import user_environment
 
@@ -79,13 +78,7 @@ class SettingsFile(NamedTuple):
 
 
 def read_settings(path: Path) -> SettingsFile:
-    try:
-        document = read_document(read_text(path, require_trust), "toml")
-    except Unreadable as error:
-        raise SettingsError.of([replace(error.problem, file=str(path))]) from None
-    except OSError as error:
-        hint = "make it a plain file that you may read, or remove it"
-        raise SettingsError(f"`{path}` cannot be read: {error.strerror}", hint=hint, code="CT911") from None
+    document = read_trusted_toml(path, code="CT911")
     file = SettingsFile(path, document.data, document.positions)
     problems = [file.placed(problem) for problem in _table_problems(file.tables)]
     if problems:
