@@ -47,7 +47,7 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
         origin = Original(name, {}, "", kind, folder=str(script.absolute().parent))
         draft = moved(draft, origin, place)
         unknown = {**unknown, **_take_secrets_out(draft.job, settled(draft))}
-        settled(draft)
+        settled(draft)  # a placeholder may not be valid where the secret was
         why = "the text does not show the value, or the draft has no field for it"
         differences = [
             FieldDifference(path, text, draft.comments.get((path,), ""), why) for path, text in unknown.items()

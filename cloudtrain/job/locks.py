@@ -20,7 +20,6 @@ from cloudtrain.errors import JobError
 from cloudtrain.job.requirements import (
     BLOCK,
     DEEPEST,
-    PIN,
     POETRY,
     PYPI,
     Package,
@@ -29,6 +28,7 @@ from cloudtrain.job.requirements import (
     Requirements,
     form_of,
     normal,
+    package_of,
     stale,
     unfit,
     unread,
@@ -118,11 +118,7 @@ class _Reader(NamedTuple):
                 hint = f"run `uv lock --script {file}`"
                 raise stale(f"the block of `{file}` names sources, and has no lock `{file}.lock`", hint)
             packages = [
-                Package(
-                    normal(item.name), pin[1] if (pin := PIN.fullmatch(str(item.specifier))) else None, line=str(item)
-                )
-                for item in wanted
-                if self.applies(item.marker)
+                package_of(str(item), item.name, str(item.specifier)) for item in wanted if self.applies(item.marker)
             ]
             return Requirements(file, "script", tuple(packages))
         graph = _Graph(self, lock, f"{file}.lock")
