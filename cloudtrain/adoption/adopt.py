@@ -135,12 +135,7 @@ def is_script(source: str) -> bool:
 
 
 def originals_of(
-    source: str,
-    arguments: Sequence[str] = (),
-    *,
-    execute: bool = False,
-    python: str | None = None,
-    time_limit: float = TIME_LIMIT,
+    source: str, arguments: Sequence[str], *, execute: bool, python: str | None, time_limit: float
 ) -> list[Original]:
     """Return the jobs in a source."""
     if is_script(source):

@@ -40,7 +40,8 @@ def unwrap(words: Sequence[str]) -> LaunchCommand:
         name = os.path.basename(launch.words[0])  # noqa: PTH119
         if name == "srun":
             launch.srun, launch.words = srun_options(launch.words[1:])
-            launch.lost |= _lost_of_srun(launch.srun)
+            names = [name for name in launch.srun if name not in OPTIONS["srun"]["known"]]
+            launch.lost |= {f"--{name}": _CONTAINER if name.startswith("container") else _OWN for name in names}
         elif name in ("bash", "sh"):
             launch.words = _inner(launch)
         elif match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL):
@@ -70,11 +71,8 @@ def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return options, rest
 
 
-def _lost_of_srun(options: dict[str, str]) -> dict[str, str]:
-    container = 'write the image into `environment.image`, and `container = "pyxis"` and `mounts` under `[slurm]`'
-    own = "a job has no field for this option of srun"
-    names = [name for name in options if name not in OPTIONS["srun"]["known"]]
-    return {f"--{name}": container if name.startswith("container") else own for name in names}
+_CONTAINER = 'write the image into `environment.image`, and `container = "pyxis"` and `mounts` under `[slurm]`'
+_OWN = "a job has no field for this option of srun"
 
 
 def _inner(launch: LaunchCommand) -> list[str]:
@@ -260,10 +258,14 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
     launch.spot = bool(resources.get("use_spot"))
     launch.variables |= {name: str(value) for name, value in envs.items() if value is not None}
     launch.lost |= {f"envs.{name}": "it has no value: set it in the job file" for name in envs if envs[name] is None}
-    _lose_rest(launch, data, resources)
-    image = str(resources.get("image_id") or "")
+    image, workdir = str(resources.get("image_id") or ""), data.get("workdir")
     launch.image = image.removeprefix("docker:") if image.startswith("docker:") else None
-    workdir = data.get("workdir")
+    expressed = {"accelerators", "use_spot", *(["image_id"] if launch.image is not None else [])}
+    no_field = "a job has no field for this; settings of the target may have one"
+    launch.lost |= {f"resources.{name}": no_field for name in resources if name not in expressed}
+    launch.lost |= {str(name): no_field for name in data if name not in OPTIONS["skypilot"]["known"]}
+    if not isinstance(workdir, str | None):
+        launch.lost["workdir"] = "clone the repository, and name its folder as `source_dir`"
     if isinstance(workdir, str):
         launch.source_dir = os.path.join(workdir, launch.source_dir) if launch.source_dir else workdir  # noqa: PTH118
     why = {
@@ -361,16 +363,6 @@ def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> No
             launch.source_dir = os.path.join(launch.source_dir or "", folder)  # noqa: PTH118
         elif "SLURM_SUBMIT_DIR" not in folder and "$0" not in folder and "BASH_SOURCE" not in folder:
             launch.lost[f"cd {folder}"[:80]] = "only a running shell knows the folder: write it into `source_dir`"
-
-
-def _lose_rest(launch: TrainingLaunch, data: Mapping[str, Any], resources: Mapping[str, Any]) -> None:
-    why = "a job has no field for this; settings of the target may have one"
-    image = str(resources.get("image_id") or "")
-    expressed = {"accelerators", "use_spot", *(["image_id"] if image.startswith("docker:") else [])}
-    launch.lost |= {f"resources.{name}": why for name in resources if name not in expressed}
-    launch.lost |= {str(name): why for name in data if name not in OPTIONS["skypilot"]["known"]}
-    if not isinstance(data.get("workdir"), str | None):
-        launch.lost["workdir"] = "clone the repository, and name its folder as `source_dir`"
 
 
 def _accelerators(value: Any) -> tuple[str | None, int | None]:

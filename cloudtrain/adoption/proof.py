@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from cloudtrain.documents.archives import unpack
 from cloudtrain.documents.document import read_document
+from cloudtrain.documents.toml_json import scalar_text, toml_key, toml_text
 from cloudtrain.documents.yaml_text import read_scalar
 from cloudtrain.errors import JobError, Problem, UsageError, dotted
 from cloudtrain.job.data import is_local_path
@@ -22,6 +22,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ABSENT_TEXT, ValuePath, paths_that_differ
 from cloudtrain.plans.document import on_one_line
 from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.rules.engine import is_written
 from cloudtrain.system.plugins import DEFAULT_TARGET, part_of
 from cloudtrain.targets.adoption import UNREAD, Adopter, Draft, Original
 from cloudtrain.targets.contract import Target
@@ -38,20 +39,6 @@ class FieldDifference:
     original: Any
     adopted: Any
     reason: str
-
-
-@dataclass(frozen=True)
-class RequestComparison:
-    """The differences between the original request and the adopted job's request."""
-
-    differences: tuple[FieldDifference, ...]
-    renewed: tuple[tuple[str, str], ...] = ()
-    """Fields that cloudtrain writes anew for every run, with the reasons. They do not count as differences."""
-
-    @property
-    def equal(self) -> bool:
-        """Whether the adopted job sends the original request."""
-        return not self.differences
 
 
 def shown_path(path: ValuePath) -> str:
@@ -75,7 +62,7 @@ def job_yaml(job: Mapping[str, Any], comments: Mapping[ValuePath, str], head: Se
     Each comment is placed above its field. The comments `head`, and comments on fields that the job does not have, go
     at the top of the file.
     """
-    missing = [text for path, text in comments.items() if not _holds(job, path)]
+    missing = [text for path, text in comments.items() if not is_written(job, *path)]
     lines = [line.rstrip() for text in (*head, *missing) for line in _commented(text)]
     return "\n".join([*lines, *([""] if lines else []), *_mapping(job, (), comments, "")]) + "\n"
 
@@ -90,14 +77,6 @@ def _commented(text: str, indent: str = "") -> Iterator[str]:
     """Return the lines of a comment, each with `# `. Control characters are escaped, because YAML and TOML do not allow
     them."""
     return (f"{indent}# {on_one_line(line)}" for line in text.splitlines())
-
-
-def _holds(value: Any, path: ValuePath) -> bool:
-    for part in path:
-        if not isinstance(value, Mapping) or part not in value:
-            return False
-        value = value[part]
-    return True
 
 
 def _mapping(
@@ -131,23 +110,8 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(value: Any) -> str:
-    if not isinstance(value, str):
-        return _number(value)
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS and read_scalar(value) == value:
-        return value
-    return _quoted(value)
-
-
-def _quoted(text: str) -> str:
-    return "".join(
-        letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in json.dumps(text, ensure_ascii=False)
-    )
-
-
-def _number(value: Any) -> str:
-    """Return a number as text. Floats get a decimal point, because YAML 1.1 reads `1e-05` as text."""
-    text = json.dumps(value)
-    return re.sub(r"^(-?\d+)e", r"\1.0e", text) if isinstance(value, float) else text
+    is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS
+    return value if is_plain and read_scalar(value) == value else scalar_text(value)
 
 
 def _block(text: str, indent: str) -> tuple[str, list[str]] | None:
@@ -160,26 +124,14 @@ def _block(text: str, indent: str) -> tuple[str, list[str]] | None:
 
 
 def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
-    yield f"[{'.'.join(map(_key, path))}]"
+    yield f"[{'.'.join(map(toml_key, path))}]"
     for name, value in table.items():
         if not isinstance(value, Mapping):
-            yield f"{_key(name)} = {_toml(value)}"
+            yield f"{toml_key(name)} = {toml_text(value)}"
     for name, value in table.items():
         if isinstance(value, Mapping):
             yield ""
             yield from _table((*path, name), value)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(name)} = {_toml(inner)}" for name, inner in value.items()) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return _quoted(value) if isinstance(value, str) else _number(value)
 
 
 CODE_FOLDER = "code"
@@ -203,13 +155,16 @@ class Adoption:
     job: TrainingJob
     settings: Mapping[str, Any]
     """The target's table of `cloudtrain.toml`."""
-    comparison: RequestComparison
+    differences: tuple[FieldDifference, ...]
+    """The differences between the original request and the adopted job's request."""
     job_text: str
     """Text of the job file."""
     settings_text: str
     """Text of `cloudtrain.toml`; empty if the job needs no settings."""
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any]
     """The job's fields as written in its file."""
+    renewed: tuple[tuple[str, str], ...] = ()
+    """Fields that cloudtrain writes anew for every run, with the reasons. They do not count as differences."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Other files that the job needs, by their names beside the job file."""
     code: bytes | None = None
@@ -223,11 +178,8 @@ class Adoption:
 
     @property
     def equal(self) -> bool:
-        return self.comparison.equal
-
-    @property
-    def differences(self) -> tuple[FieldDifference, ...]:
-        return self.comparison.differences
+        """Whether the adopted job sends the original request."""
+        return not self.differences
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `--json` output."""
@@ -238,8 +190,18 @@ class Adoption:
             "source": self.kind,
             "job": dict(self.fields if self.sweep is None else self.sweep),
             "settings": {self.target: dict(self.settings)} if self.settings else {},
-            "renewed": [{"path": path, "reason": reason} for path, reason in self.comparison.renewed],
+            "renewed": [{"path": path, "reason": reason} for path, reason in self.renewed],
         }
+
+
+def adoption_of(
+    target: str, kind: str, draft: Draft, differences: Sequence[FieldDifference], head: Sequence[str], **more: Any
+) -> Adoption:
+    """Return the adoption with a draft as its job. `head` are comments for the top of the job file; `more` are further
+    fields of the adoption."""
+    settings = settings_toml(target, draft.settings, draft.settings_head) if draft.settings else ""
+    text = job_yaml(*_content(draft), head)
+    return Adoption(target, kind, parsed(draft), draft.settings, tuple(differences), text, settings, draft.job, **more)
 
 
 def adopt_original(original: Original, place: Path) -> Adoption:
@@ -308,11 +270,16 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
     return Draft(job, deepcopy(draft.settings), dict(draft.comments), draft.last_resort, draft.settings_head, sweep)
 
 
+def parsed(draft: Draft) -> TrainingJob:
+    """Return the job of a draft, which is never a processing job. Raises JobError if its model refuses a field."""
+    return parse_job(_text(draft), format="yaml", file="job.yaml")  # type: ignore[return-value]
+
+
 def settled(draft: Draft) -> TrainingJob:
     """Return the job of a draft without compiling it. Fields that the job's model refuses leave the draft."""
     for _ in range(_TRIES):
         try:
-            return parse_job(_text(draft), format="yaml", file="job.yaml")  # type: ignore[return-value]
+            return parsed(draft)
         except JobError as error:
             if not _take_out(draft.job, error, draft.comments):
                 raise
@@ -362,19 +329,16 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         for path, original_value, adopted in paths_that_differ(theirs.request, ours.request)
     ]
     differences += [FieldDifference(path, "", ABSENT_TEXT, reason) for path, reason in original.lost.items()]
-    head = [f"Adopted from {original.kind}."]
-    return Adoption(
+    return adoption_of(
         target.name,
         original.kind,
-        parse_job(_text(draft), format="yaml", file="job.yaml"),  # type: ignore[arg-type]  # drafts are training jobs
-        draft.settings,
-        RequestComparison(tuple(differences), tuple(dict.fromkeys((*theirs.renewed, *ours.renewed)))),
-        job_yaml(*_content(draft), head),
-        settings_toml(target.name, draft.settings, draft.settings_head) if draft.settings else "",
-        draft.job,
-        original.files,
-        original.code,
-        original.made_data,
+        draft,
+        differences,
+        [f"Adopted from {original.kind}."],
+        renewed=tuple(dict.fromkeys((*theirs.renewed, *ours.renewed))),
+        files=original.files,
+        code=original.code,
+        data=original.made_data,
         sweep=None if draft.sweep is None else _content(draft)[0],
     )
 

@@ -12,15 +12,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cloudtrain.adoption.launches import TrainingLaunch
-from cloudtrain.adoption.proof import Adoption, FieldDifference, RequestComparison, job_yaml, settings_toml, shown_path
+from cloudtrain.adoption.proof import Adoption, FieldDifference, adoption_of, parsed, shown_path
 from cloudtrain.documents.document import MAX_BYTES, MAX_DIGITS, Unreadable, read_bytes, read_document, read_text
 from cloudtrain.errors import UsageError
-from cloudtrain.job.file import parse_job
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ABSENT_TEXT, paths_that_differ
 from cloudtrain.system.plugins import parts
-from cloudtrain.targets.adoption import FILL_IN, Original
+from cloudtrain.targets.adoption import FILL_IN, Draft, Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
 
 STDIN = "-"
@@ -191,11 +190,8 @@ SECRET = "it looks like a secret, so it is not copied: write its location into `
 def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     """Convert a launch line to a job, and compare the two: machines, processes, script, arguments. `kind` describes the
     source in the job file's first comment. `place` is the folder that the job file will be in."""
-    _take_secrets_out(launch, _parsed(*_fields(launch, place)))
-    fields, comments = _fields(launch, place)
-    head = [f"Adopted from {kind}.", *launch.notes]
-    text = job_yaml(fields, comments, head)
-    job = _parsed(fields, comments)
+    _take_secrets_out(launch, parsed(_draft(launch, place)))
+    draft = _draft(launch, place)
     of_launch = {
         "words": _words(launch),
         "instances": launch.instances,
@@ -205,19 +201,10 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     }
     differences = [
         FieldDifference(shown_path(path), theirs, ours, "a job passes arguments as `--name value`, sorted by name")
-        for path, theirs, ours in paths_that_differ(of_launch, _comparable(job))
+        for path, theirs, ours in paths_that_differ(of_launch, _comparable(parsed(draft)))
     ]
     differences += [FieldDifference(name, "", ABSENT_TEXT, reason) for name, reason in launch.lost.items()]
-    settings = settings_toml(launch.target, launch.settings, launch.settings_head) if launch.settings else ""
-    return Adoption(
-        launch.target, kind, job, launch.settings, RequestComparison(tuple(differences)), text, settings, fields
-    )
-
-
-def _parsed(fields: dict[str, Any], comments: dict[tuple[str | int, ...], str]) -> TrainingJob:
-    job = parse_job(job_yaml(fields, comments), format="yaml", file="job.yaml")
-    assert isinstance(job, TrainingJob)
-    return job
+    return adoption_of(launch.target, kind, draft, differences, [f"Adopted from {kind}.", *launch.notes])
 
 
 def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> None:
@@ -239,7 +226,7 @@ def _source_dir(launch: TrainingLaunch, place: Path) -> str:
     return source if os.path.isabs(source) or path == os.path.normpath(source) else path  # noqa: PTH117
 
 
-def _fields(launch: TrainingLaunch, place: Path) -> tuple[dict[str, Any], dict[tuple[str | int, ...], str]]:
+def _draft(launch: TrainingLaunch, place: Path) -> Draft:
     comments: dict[tuple[str | int, ...], str] = {}
     program, arguments = launch.program[0], launch.program[1:]
     stem = program.rpartition(".")[2] if launch.is_module else PurePosixPath(program).stem
@@ -268,7 +255,7 @@ def _fields(launch: TrainingLaunch, place: Path) -> tuple[dict[str, Any], dict[t
     job |= {"environment": environment} if environment else {}
     job |= {"spot": {}} if launch.spot else {}
     job |= {"max_runtime": launch.max_runtime} if launch.max_runtime else {}
-    return job, comments
+    return Draft(job, launch.settings, comments, settings_head=launch.settings_head)
 
 
 def _words(launch: TrainingLaunch) -> list[str]:

@@ -17,10 +17,8 @@ from typing import Any
 from cloudtrain.adoption.proof import (
     Adoption,
     FieldDifference,
-    RequestComparison,
-    job_yaml,
+    adoption_of,
     moved,
-    settings_toml,
     settled,
     shown_path,
 )
@@ -49,7 +47,7 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
         origin = Original(name, {}, "", kind, folder=str(script.absolute().parent))
         draft = moved(draft, origin, place)
         unknown = {**unknown, **_take_secrets_out(draft.job, settled(draft))}
-        job = settled(draft)
+        settled(draft)  # a placeholder may not be valid where the secret was
         why = "the text does not show the value, or the draft has no field for it"
         differences = [
             FieldDifference(path, text, draft.comments.get((path,), ""), why) for path, text in unknown.items()
@@ -59,10 +57,7 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
         )
         head = [f"A draft from {kind}: values that are not literals in the source are missing here, or guessed."]
         head += [f"{path} was: {text}" for path, text in unknown.items()]
-        text = settings_toml(name, draft.settings, draft.settings_head) if draft.settings else ""
-        job_text = job_yaml(draft.job, draft.comments, head)
-        comparison = RequestComparison(tuple(differences))
-        return Adoption(name, kind, job, draft.settings, comparison, job_text, text, draft.job, is_draft=True)
+        return adoption_of(name, kind, draft, differences, head, is_draft=True)
     hint = "run the script by leaving out `--static`, or adopt the request of a job that it has created"
     raise UsageError(f"no call in `{script}` creates a job that cloudtrain recognizes", hint=hint, code="CT976")
 

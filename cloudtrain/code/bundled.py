@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.code.walk import walk
@@ -18,19 +17,10 @@ _FOLDERS = (_PACKAGE / "_training_scripts", _PACKAGE.parent / "training_scripts"
 _ENTRY_POINT = "train.py"
 
 
-@dataclass(frozen=True)
-class BundledScript:
-    """A bundled training script. `summary` describes in one line what the script trains and how."""
-
-    name: str
-    path: Path
-    """The folder that holds `train.py`, `job.yaml` and `README.md`."""
-    summary: str
-
-
-def list_scripts() -> list[BundledScript]:
-    """Return every bundled script, sorted by name."""
-    return [BundledScript(folder.name, folder, _summary(folder)) for folder in _script_folders()]
+def script_summaries() -> dict[Path, str]:
+    """Return the folder of every bundled script, sorted by name, with one line about what it trains and how. A folder
+    holds `train.py`, `job.yaml` and `README.md`."""
+    return {folder: _summary(folder) for folder in _script_folders()}
 
 
 def script_names() -> list[str]:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from cloudtrain.code.content import ContentHash
+from cloudtrain.code.content import hash_lines, line_of
 from cloudtrain.code.ignore import INCLUDE_FILE
 from cloudtrain.documents.document import read_bytes
 from cloudtrain.errors import Problem
@@ -58,13 +58,7 @@ class Ignored(NamedTuple):
 
 def content_hash(entries: Iterable[Entry]) -> str:
     """Return the hash of all entries, which must be sorted by path."""
-    content = ContentHash()
-    for entry in entries:
-        if entry.target is None:
-            content.add_file(entry.path, entry.sha256, executable=entry.executable)
-        else:
-            content.add_link(entry.path, entry.target)
-    return content.hexdigest()
+    return hash_lines([line_of(entry.path, entry.sha256, entry.executable, entry.target) for entry in entries])
 
 
 def below(entries: Iterable[Entry], folder: str) -> list[Entry]:

@@ -16,9 +16,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from cloudtrain.code.secret_names import secret_name
 from cloudtrain.errors import JobError, Problem
@@ -48,13 +47,8 @@ class NoPattern(ValueError):
     """The line is not a valid pattern: in git it would match nothing."""
 
 
-class Position(IntEnum):
-    """The place of a text in each path that a pattern matches."""
-
-    WHOLE = 0
-    START = 1
-    END = 2
-    INSIDE = 3
+Position = Literal["whole", "start", "end", "inside"]
+"""The place of a text in each path that a pattern matches."""
 
 
 class Key(NamedTuple):
@@ -91,15 +85,15 @@ class Pattern:
     def keys(self) -> Iterator[Key]:
         """Yield texts without which no path matches. A pattern of wildcards has none."""
         if not self.tokens:
-            yield Key(self.by_name, Position.WHOLE, self.plain)
+            yield Key(self.by_name, "whole", self.plain)
             return
         if self.plain:
-            yield Key(self.by_name, Position.START, self.plain)
+            yield Key(self.by_name, "start", self.plain)
         *inside, end = _texts(self.tokens)
         if end:
-            yield Key(self.by_name, Position.END, end)
+            yield Key(self.by_name, "end", end)
         for text in filter(None, inside):
-            yield Key(self.by_name, Position.INSIDE, text)
+            yield Key(self.by_name, "inside", text)
 
 
 def pattern_of(line: bytes) -> Pattern | None:
@@ -302,7 +296,7 @@ class PatternIndex:
                 self._keyless.append(number)
                 continue
             key = min(each, key=frequency.__getitem__)
-            if key.where is Position.WHOLE:
+            if key.where == "whole":
                 self._whole.setdefault(key, []).append(number)
             else:
                 part = self._parts.setdefault((key.by_name, key.where, len(key.text)), {})
@@ -311,14 +305,14 @@ class PatternIndex:
     def candidates(self, path: bytes) -> list[int]:
         """Return the numbers of the patterns that can match the path, sorted. All others do not match it."""
         name = path[path.rfind(b"/") + 1 :]
-        candidates = [*self._keyless, *self._whole.get(Key(True, Position.WHOLE, name), ())]
-        candidates += self._whole.get(Key(False, Position.WHOLE, path), ())
+        candidates = [*self._keyless, *self._whole.get(Key(True, "whole", name), ())]
+        candidates += self._whole.get(Key(False, "whole", path), ())
         for (by_name, where, length), numbers in self._parts.items():
             text = name if by_name else path
             last = len(text) - length
-            if where is Position.START:
+            if where == "start":
                 candidates += numbers.get(text[:length], ())
-            elif where is Position.END:
+            elif where == "end":
                 candidates += numbers.get(text[last:], ()) if last >= 0 else ()
             else:
                 for start in range(last + 1):
@@ -342,19 +336,13 @@ _EDITORS_LOCK = ".#"
 _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a conda environment"}
 
 
-class Decision(NamedTuple):
-    """The decision of an ignore file about a path, and the rule that made it. `by_name` is False if this rule contains
-    no letter or digit, such as `!*`."""
+class IgnoreRule(NamedTuple):
+    """A line of an ignore file, and how messages name it: `.cloudtrainignore:3 *.bin`. `by_name` is False if it
+    contains no letter or digit, such as `!*`."""
 
-    ignores: bool
-    by_name: bool
-    rule: str
-
-
-class _Rule(NamedTuple):
     pattern: Pattern
+    by_name: bool
     text: str
-    line: int
 
 
 class Rules:
@@ -362,28 +350,24 @@ class Rules:
     empty for the root itself."""
 
     def __init__(self, folder: str, content: bytes) -> None:
-        self._folder = folder
+        self._start = len(folder)
         lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
         rules = [_rule(text.removesuffix(b"\r"), line, folder) for line, text in enumerate(lines, 1)]
         self._rules = tuple(rule for rule in reversed(rules) if rule is not None)
         self._index = PatternIndex([rule.pattern for rule in self._rules])
 
-    def judge(self, path: str, is_folder: bool) -> Decision | None:
-        """Return whether the path is ignored and by which rule; None if no rule matches.
+    def judge(self, path: str, is_folder: bool) -> IgnoreRule | None:
+        """Return the rule that decides whether the path is ignored; None if no rule matches.
 
         A rule decides only about paths that it matches. For example, after the rule `*`, the rule `!data/` includes the
         folder `data`, but not the files in it.
         """
-        relative = os.fsencode(path[len(self._folder) :])
-        for number in self._index.candidates(relative):
-            rule = self._rules[number]
-            if rule.pattern.matches(relative, is_folder):
-                by_name = any(character.isalnum() for character in rule.text)
-                return Decision(rule.pattern.ignores, by_name, f"{self._folder}{IGNORE_FILE}:{rule.line} {rule.text}")
-        return None
+        relative = os.fsencode(path[self._start :])
+        rules = map(self._rules.__getitem__, self._index.candidates(relative))
+        return next((rule for rule in rules if rule.pattern.matches(relative, is_folder)), None)
 
 
-def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
+def _rule(text: bytes, line: int, folder: str) -> IgnoreRule | None:
     entry = os.fsdecode(text)
     try:
         pattern = pattern_of(text)
@@ -391,7 +375,9 @@ def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
         message, hint = f"`{entry}` is not a pattern", "write it as in a .gitignore file, or begin the line with `#`"
         problem = Problem(("source_dir",), message, hint, f"{folder}{IGNORE_FILE}", line, 1, code="CT051")
         raise JobError([problem]) from None
-    return None if pattern is None else _Rule(pattern, entry.rstrip(), line)
+    if pattern is None:
+        return None
+    return IgnoreRule(pattern, any(map(str.isalnum, entry)), f"{folder}{IGNORE_FILE}:{line} {entry.rstrip()}")
 
 
 class OnDisk(Protocol):

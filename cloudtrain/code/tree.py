@@ -208,11 +208,9 @@ class Tree:
 def scan(
     source_dir: Path,
     *,
-    extra: Mapping[str, Path] | None = None,
     declared: Mapping[str, str] | None = None,
     beside: Mapping[str, str] | None = None,
     alone: bool = False,
-    ceiling: int = CEILING,
 ) -> Tree:
     """Read the user's folder: find the files that are not ignored, and hash them. Nothing is written.
 
@@ -221,12 +219,9 @@ def scan(
 
     Args:
         source_dir: the folder with the user's code.
-        extra: files to add to those of `source_dir` and of cloudtrain's runtime; maps paths in the archive to paths on
-            disk.
         declared: paths below the folder that the job uses as data and not as code, each with a description.
         beside: files and folders to add from outside the folder; maps names at the root of the bundle to paths on disk.
         alone: use only the files of `beside`, and read nothing of `source_dir`.
-        ceiling: size in bytes above which the folder is refused before its files are read.
 
     Raises:
         JobError: the folder does not exist, or contains something that a bundle cannot hold; every problem is listed.
@@ -236,9 +231,9 @@ def scan(
         _check_folder(source_dir)
         root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
         result = walk(root, declared, beside=beside, alone=alone)
-        _check_ceiling(result, ceiling)
-        own_files = {path: Path(os.path.realpath(file)) for path, file in {**runtime_files(), **(extra or {})}.items()}
-        _check_names(result, extra or {})
+        _check_ceiling(result)
+        own_files = {path: Path(os.path.realpath(file)) for path, file in runtime_files().items()}
+        _check_names(result)
         links = _link_entries(root, result)
         entries = [*_file_entries(result, own_files), *links]
         if result.problems:
@@ -284,23 +279,20 @@ def _check_folder(source_dir: Path) -> None:
     raise source_error(f"the folder `{name}` {missing}", hint)
 
 
-def _check_ceiling(result: Walk, ceiling: int) -> None:
+def _check_ceiling(result: Walk) -> None:
     size = sum(file.size for file in result.files)
-    if size > ceiling:
+    if size > CEILING:
         sizes = {file.path: file.size for file in result.files}
         listing = ", ".join(largest_files(sizes, 3))
         message = f"`source_dir` holds {format_size(size)}, too much for a bundle of code; the largest: {listing}"
         raise source_error(message, size_hint(sizes), "CT053")
 
 
-def _check_names(result: Walk, extra: Mapping[str, Path]) -> None:
+def _check_names(result: Walk) -> None:
     paths = [*(file.path for file in result.files), *result.links]
     for name in sorted({path.split("/", 1)[0] for path in paths} & set(_OURS)):
         message = f"`{name}` in `source_dir` has the name of cloudtrain's own package, which is added to every bundle"
         result.refuse(name, message, remedy="give it another name")
-    for path in sorted(set(paths) & set(extra)):
-        message = f"`{escape_path(path)}` in `source_dir` has the name of a file that is added to the bundle"
-        result.refuse(path, message, remedy="give it another name")
 
 
 def _file_entries(result: Walk, own_files: Mapping[str, Path]) -> list[Entry]:

@@ -16,7 +16,7 @@ import tarfile
 import zlib
 from pathlib import Path
 
-from cloudtrain.code.content import ContentHash
+from cloudtrain.code.content import hash_lines, line_of
 from cloudtrain.system.staging import Staging, Unsafe, safe_name, safe_target
 
 _COPY = 1 << 20
@@ -58,32 +58,30 @@ def verify(archive: Path, sha256: str) -> None:
 
 
 def _read(archive: Path, sha256: str, staging: Staging | None) -> None:
-    content = ContentHash()
     try:
         with gzip.open(archive) as stream:
             with tarfile.open(fileobj=stream, mode="r|", encoding=sys.getfilesystemencoding()) as tar:
-                for member in tar:
-                    _take(tar, member, content, staging)
+                lines = [_take(tar, member, staging) for member in tar]
             while stream.read(_COPY):  # to the end, where the checksum is
                 pass
     except _DAMAGE as error:
         raise _damage_error(archive, f"it cannot be read: {error}") from None
     except Unsafe as error:
         raise _damage_error(archive, str(error)) from None
-    if content.hexdigest() != sha256:
+    if hash_lines(lines) != sha256:
         raise _damage_error(archive, "its content does not match its name")
 
 
-def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, content: ContentHash, staging: Staging | None) -> None:
+def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging | None) -> bytes:
+    """Read a member, and unpack it if there is a `staging`. Return its line of the content's hash."""
     if safe_name(member.name, odd=True) != member.name:
         raise Unsafe(member.name, "is not a normalized path")
     if member.issym():
         if safe_target(member.name, member.linkname) != member.linkname:
             raise Unsafe(member.name, "is a link whose target is not a normalized path")
-        content.add_link(member.name, member.linkname)
         if staging is not None:
             staging.link(member.name, member.linkname)
-        return
+        return line_of(member.name, target=member.linkname)
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         raise Unsafe(member.name, "is neither a file nor a link")
     executable = bool(member.mode & 0o100)
@@ -93,7 +91,7 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, content: ContentHash, s
     finally:
         if descriptor is not None:
             os.close(descriptor)
-    content.add_file(member.name, sha256, executable=executable)
+    return line_of(member.name, sha256, executable)
 
 
 def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, descriptor: int | None) -> str:

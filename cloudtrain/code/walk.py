@@ -238,6 +238,6 @@ def _ignoring_rule(
     None if the bundle includes the path."""
     verdicts = (each.judge(path, is_folder) for each in rules)
     verdict = next((verdict for verdict in verdicts if verdict is not None), None)
-    if verdict is None or not (verdict.ignores or verdict.by_name):
+    if verdict is None or not (verdict.pattern.ignores or verdict.by_name):
         return defaults.rule(path, item, is_folder=is_folder)
-    return verdict.rule if verdict.ignores else None
+    return verdict.text if verdict.pattern.ignores else None

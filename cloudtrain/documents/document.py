@@ -7,12 +7,14 @@ import os
 import stat
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from cloudtrain.errors import Problem
+from cloudtrain.errors import Problem, SettingsError
+from cloudtrain.system.files import require_trust
 
 # Size limits of files that users write. A larger file is a mistake, and reading it would take minutes or fill the
 # memory.
@@ -213,6 +215,33 @@ def read_text(path: str | Path, accept: Accept | None = None) -> str:
         before = content[: error.start].decode("utf-8-sig", "replace")
         message = f"the file is not UTF-8 text: byte 0x{content[error.start]:02x}"
         raise Unreadable(message, "save it as UTF-8", place_at(before, len(before)), code="CT001") from None
+
+
+def read_trusted(file: Path) -> bytes:
+    """Return the content of a settings file if nobody else can have written it.
+
+    Raises:
+        SettingsError: another user may have written the file, or it cannot be read.
+    """
+    try:
+        return read_bytes(file, accept=require_trust)
+    except OSError as error:
+        reason = "it is not a plain file" if isinstance(error, NoPlainFile) else error.strerror
+        raise SettingsError(f"`{file}` cannot be read: {reason}", hint=_READABLE, code="CT911") from None
+
+
+def read_trusted_toml(file: Path, *, code: str) -> Content:
+    """Return the content of a TOML file, as `read_trusted` does. `code` is the code of the error if it cannot be
+    read."""
+    try:
+        return read_document(read_text(file, require_trust), "toml")
+    except Unreadable as error:
+        raise SettingsError.of([replace(error.problem, file=str(file))]) from None
+    except OSError as error:
+        raise SettingsError(f"`{file}` cannot be read: {error.strerror}", hint=_READABLE, code=code) from None
+
+
+_READABLE = "make it a plain file that you may read, or remove it"
 
 
 def _check(status: os.stat_result, path: str | Path, most: int) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -72,6 +72,28 @@ def load_toml(text: str) -> dict[str, Any]:
         import tomli as tomllib
     data: dict[str, object] = tomllib.loads(text)
     return data
+
+
+def toml_text(value: object) -> str:
+    """Return a value as TOML on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{toml_key(name)} = {toml_text(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_text, value)) + "]"
+    return scalar_text(value)
+
+
+def toml_key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else scalar_text(name)
+
+
+def scalar_text(value: object) -> str:
+    """Return a single value as TOML and YAML write it, with all characters that cannot be printed escaped. Floats get a
+    decimal point, because YAML 1.1 reads `1e-05` as text."""
+    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float):
+        return re.sub(r"^(-?\d+)e", r"\1.0e", text)
+    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
 
 
 def parser_hints(language: str) -> dict[str, str]:

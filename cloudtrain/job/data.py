@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, Field
 
 from cloudtrain.errors import Problem, did_you_mean
-from cloudtrain.job.model import Model, all_at_once, per_target, value_for
+from cloudtrain.job.model import TargetValues, all_at_once, per_target
 from cloudtrain.job.nodes import KeyProblem
 from cloudtrain.system.plugins import all_targets, target_names
 
@@ -45,12 +45,8 @@ DataType = Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_
 
 
 @per_target(FilledPath | None, default=None)
-class _Places(Model):
+class _Places(TargetValues):
     """One location per target, in a field with the target's name."""
-
-    def of(self, target: str) -> str | None:
-        """Return the location on one target, or None if that location is not set."""
-        return value_for(self, target)
 
     if TYPE_CHECKING:
 

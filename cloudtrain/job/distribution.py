@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import Problem, did_you_mean
 from cloudtrain.job.model import Count, Model, all_at_once
 from cloudtrain.job.nodes import KeyProblem
@@ -37,27 +40,11 @@ class SMDDP(_Processes):
     """Extra options for the mpirun line of the container."""
 
 
-SMP_V1_PARAMETERS = frozenset(
-    "partitions microbatches pipeline optimize placement_strategy auto_partition default_partition ddp "
-    "pipeline_parallel_degree tensor_parallel_degree active_microbatches horovod memory_weight fp16 fp16_params bf16 "
-    "shard_optimizer_state prescaled_batch skip_tracing offload_activations activation_loading_horizon "
-    "ddp_port ddp_dist_backend sharded_data_parallel_degree sdp_reduce_bucket_size sdp_param_persistence_threshold "
-    "sdp_max_live_parameters sdp_hierarchical_allgather sdp_gradient_clipping delayed_parameter_initialization "
-    "_match_weights checkpoint_attentions contiguous fast_mode static_mode deterministic_server load_partition "
-    "partition_file".split()
-)
-"""The parameters that `smp` version 1 reads from `mp_parameters` (smdistributed.modelparallel 1.x, PyTorch and
-TensorFlow)."""
-
-SMP_V2_PARAMETERS = frozenset(
-    "hybrid_shard_degree tensor_parallel_degree expert_parallel_degree context_parallel_degree "
-    "sm_activation_offloading activation_loading_horizon random_seed moe moe_load_balancing "
-    "fp8_recipe delayed_param_initialization fsdp_cache_flush_warnings allow_empty_shards".split()
-)
-"""The parameters that `smp` version 2 reads from `mp_parameters` (the torch.sagemaker libraries)."""
-
-
-SMP_PARAMETERS = {1: SMP_V1_PARAMETERS, 2: SMP_V2_PARAMETERS}
+@cache
+def smp_parameters(version: int) -> frozenset[str]:
+    """Return the names of the parameters that a version of `smp` reads, from the table `smp_parameters.toml`."""
+    table = load_toml(Path(__file__).with_name("smp_parameters.toml").read_text("utf-8"))
+    return frozenset(table[str(version)].split())
 
 
 def _smp_rules(smp: Mapping[str, object]) -> Iterator[Problem]:
@@ -66,9 +53,9 @@ def _smp_rules(smp: Mapping[str, object]) -> Iterator[Problem]:
         yield Problem(
             ("version",), f"`version` cannot be `{str(version).lower()}`", "use one of `1`, `2`", code="CT013"
         )
-    if isinstance(version, bool) or not isinstance(version, int) or version not in SMP_PARAMETERS:
+    if isinstance(version, bool) or not isinstance(version, int) or version not in (1, 2):
         return
-    names, other = SMP_PARAMETERS[version], SMP_PARAMETERS[3 - version]
+    names, other = smp_parameters(version), smp_parameters(3 - version)
     for name in parameters if isinstance(parameters, Mapping) else ():
         if name not in names:
             hint = f"it belongs to `version: {3 - version}`" if name in other else did_you_mean(str(name), names)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import BaseModel
 
 from cloudtrain.documents.document import Format, Unreadable, read_document
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.toml_json import load_toml, toml_text
 from cloudtrain.errors import did_you_mean, dotted, shortened
 from cloudtrain.job.nodes import (
     SchemaNode,
@@ -31,7 +31,6 @@ from cloudtrain.job.other_tools import (
     mapping_hint,
     other_tool_hint,
     other_type_hint,
-    training_hint,
 )
 from cloudtrain.system.plugins import all_targets
 
@@ -54,7 +53,7 @@ def unknown_field(
     name, names = str(path[-1]), parent.field_names(tag)
     whole = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, names)
-    hint = training_hint(name, parent) or other_tool_hint(name, parent, whole, names)
+    hint = other_tool_hint(name, parent, whole, names)
     is_near = (near or "").startswith("did you mean") and not is_elsewhere(name, parent, whole)
     if hint is None and not is_near:
         hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
@@ -107,18 +106,13 @@ def explain(
         words = "text, a number, `true`, `false`, a list or a mapping"
         hint = f'write `"{shortened(spelling)}"`, in quotes' if spelling else "write it as text, or leave it out"
         return Wording(f"`{name}` must be {words}, not {describe_value(value)}", hint, "CT012")
-    hint = _type_hint(node, name, value, spelling) or _example(node, name)
+    example = _example_value(node) if name.endswith("]") else f"{name}: {_example_value(node)}"  # no name in a list
+    hint = _type_hint(node, name, value, spelling) or f"write for example `{example}`"
     return Wording(f"`{name}` must be {node.words}, not {describe_value(value, spelling)}", hint, "CT012")
 
 
 _EXAMPLES = {str: "text", int: "1", float: "1.5", bool: "true"}
 _EXAMPLES_OF_KINDS = {"map": "{NAME: VALUE}", "list": "[ONE, ANOTHER]", "json": "text", "model": "{FIELD: VALUE}"}
-
-
-def _example(node: SchemaNode, name: str) -> str:
-    """Return a hint with an example of the field's value. For an entry of a list, the example has no field name."""
-    value = _example_value(node)
-    return f"write for example `{value}`" if name.endswith("]") else f"write for example `{name}: {value}`"
 
 
 def _example_value(node: SchemaNode) -> str:
@@ -216,7 +210,6 @@ def _wordings() -> Mapping[str, Wording]:
 # Conversion of hints, which are written as YAML, to the syntax of the user's file, which may be TOML or JSON.
 
 _FIELD = re.compile(r"`([A-Za-z_]\w*: [^`]+)`")
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def in_form(hint: str | None, format: Format) -> str | None:
@@ -235,17 +228,4 @@ def _convert(text: str, format: Format) -> str:
         return text
     if format == "json":
         return json.dumps(data, ensure_ascii=False)[1:-1]
-    return ", ".join(f"{_key(key)} = {_value(value)}" for key, value in data.items())
-
-
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, dict):
-        inner = ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items())
-        return f"{{{inner}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    return toml_text(data)[1:-1]

@@ -24,7 +24,7 @@ from cloudtrain.documents.document import (
 from cloudtrain.documents.yaml_text import read_scalar
 from cloudtrain.errors import JobError, Problem, UsageError, did_you_mean
 from cloudtrain.job.data import Checkpoint, Input, Output, is_local_path, is_run_input
-from cloudtrain.job.nodes import Changes, KeyProblem, Source, describe_value
+from cloudtrain.job.nodes import Changes, Source, describe_value, placed
 from cloudtrain.job.problems import problems_of
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.system.files import expand_home, why_missing
@@ -151,20 +151,15 @@ def _model(document: Content, file: str) -> Any:
     """Return the model that `kind` names. `kind: training` is allowed although `TrainingJob` has no such field."""
     if "kind" not in document.data:
         return TrainingJob
-    from cloudtrain.job.processing import KINDS  # importing it costs start-up time
-
     kind = document.data["kind"]
-    if kind == SWEEP:
-        return model_of_kind(SWEEP)
-    model = KINDS.get(kind) if isinstance(kind, str) else None
-    if model is None:
-        message, hint = f"there is no kind of job {describe_value(kind)}", did_you_mean(str(kind), [*KINDS, "sweep"])
+    if kind not in KINDS:
+        message, hint = f"there is no kind of job {describe_value(kind)}", did_you_mean(str(kind), KINDS)
         raise JobError(
             _place_each([Problem(("kind",), message, hint, code="CT013")], file, document.positions, Changes())
         )
-    if model is TrainingJob:
+    if kind == TRAINING:
         del document.data["kind"]
-    return model
+    return model_of_kind(kind)
 
 
 def _apply_overrides(
@@ -198,10 +193,7 @@ def _place(problem: Problem, file: str, positions: Positions, changes: Changes) 
     if problem.line is not None:
         return replace(problem, file=file)
     origin = changes.origin(problem.path)
-    if origin is not None:
-        return replace(problem, file=origin)
-    place = positions.of(problem.path, key=isinstance(problem, KeyProblem))
-    return replace(problem, file=file, line=place.line, column=place.column) if place else replace(problem, file=file)
+    return placed(problem, file, positions) if origin is None else replace(problem, file=origin)
 
 
 # The files themselves, and the local paths in them.
@@ -350,7 +342,8 @@ def _job_files(folder: Path) -> list[str]:
 
 # Conversion between a job and the plain data of a job file.
 
-TRAINING, PROCESSING, SWEEP = "training", "processing", "sweep"
+KINDS = TRAINING, PROCESSING, SWEEP = "training", "processing", "sweep"
+"""The possible values of `kind` in a job file. A file without `kind` holds a training job."""
 
 
 def kind_of_job(job: AnyJob | Sweep) -> str:

@@ -20,7 +20,6 @@ from cloudtrain.errors import JobError
 from cloudtrain.job.requirements import (
     BLOCK,
     DEEPEST,
-    PIN,
     POETRY,
     PYPI,
     Package,
@@ -29,6 +28,7 @@ from cloudtrain.job.requirements import (
     Requirements,
     form_of,
     normal,
+    package_of,
     stale,
     unfit,
     unread,
@@ -118,11 +118,7 @@ class _Reader(NamedTuple):
                 hint = f"run `uv lock --script {file}`"
                 raise stale(f"the block of `{file}` names sources, and has no lock `{file}.lock`", hint)
             packages = [
-                Package(
-                    normal(item.name), pin[1] if (pin := PIN.fullmatch(str(item.specifier))) else None, line=str(item)
-                )
-                for item in wanted
-                if self.applies(item.marker)
+                package_of(str(item), item.name, str(item.specifier)) for item in wanted if self.applies(item.marker)
             ]
             return Requirements(file, "script", tuple(packages))
         graph = _Graph(self, lock, f"{file}.lock")
@@ -348,15 +344,12 @@ class _Graph:
             sources = [
                 item for item in choices if "source" in dependency and item.get("source") == dependency["source"]
             ]
-            choices = [item for item in sources or choices if self._fits(item)]
+            markers = [(item, item.get("resolution-markers")) for item in sources or choices]
+            choices = [item for item, own in markers if not own or any(map(self._is_on, own))]
         if not choices:
             message = f"`{self.file}` has no version of `{name}` for {self.reader.platform}"
             raise unfit(message, "run `uv lock`, after widening `requires-python` or `environments` of `[tool.uv]`")
         return choices[0]
-
-    def _fits(self, item: Table) -> bool:
-        markers = item.get("resolution-markers")
-        return not markers or any(map(self._is_on, markers))
 
     def _is_on(self, marker: str | None) -> bool:
         if marker is None:

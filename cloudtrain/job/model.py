@@ -143,11 +143,14 @@ def overrides_of(job: BaseModel, target: str) -> Mapping[str, Any]:
     return overrides
 
 
-def value_for(model: BaseModel, target: str) -> str | None:
-    """Return the value of the field named after a target, or None if it has no value."""
-    value = getattr(model, target, None)
-    assert value is None or isinstance(value, str)
-    return value
+class TargetValues(Model):
+    """A model with one text per target, in fields with the targets' names."""
+
+    def of(self, target: str) -> str | None:
+        """Return the text for one target, or None if there is none."""
+        value = getattr(self, target, None)
+        assert value is None or isinstance(value, str)
+        return value
 
 
 # Durations and sizes with units, and counts: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain bytes.

@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, JsonValue
 
+from cloudtrain.documents.document import Positions
 from cloudtrain.errors import Problem, shortened
 
 Kind = Literal["model", "choice", "map", "list", "json", "value"]
@@ -198,6 +199,12 @@ FindSpelling = Callable[[ValuePath], "str | None"]
 
 class KeyProblem(Problem):
     """A problem with the name of a field. The reported position is the position of the key instead of the value."""
+
+
+def placed(problem: Problem, file: str, positions: Positions) -> Problem:
+    """Return the problem with the file, and the line and column of the value that causes it, if they are known."""
+    line, column = positions.of(problem.path, key=isinstance(problem, KeyProblem)) or (None, None)
+    return replace(problem, file=file, line=line, column=column)
 
 
 @dataclass(frozen=True)

@@ -24,23 +24,11 @@ _ACCOUNT = frozenset(
 """Names that other tools have in a job and cloudtrain has in the settings of a target."""
 
 
-def _is_setting(name: str) -> bool:
-    return name in _ACCOUNT or any(name in own.settings.model_fields for own in all_targets())
-
-
-_ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
-
-
-def training_hint(name: str, parent: SchemaNode) -> str | None:
-    """Return a hint if `name` is a field that only training jobs have, and `parent` is a processing job. Otherwise
-    return None."""
-    hint: str | None = _TABLES["only_training"].get(name)
-    return hint if list(parent.models) == ["ProcessingJob"] else None
-
-
 def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, names: Iterable[str]) -> str | None:
-    """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`.
-    `names` are the names of the fields in `parent`."""
+    """Return a hint with cloudtrain's name for the field that other tools call `name`, or one for a field of training
+    jobs in a processing job; None if no tool uses `name`. `names` are the names of the fields in `parent`."""
+    if list(parent.models) == ["ProcessingJob"] and name in _TABLES["only_training"]:
+        return str(_TABLES["only_training"][name])
     word = _word(name)
     of_target = (own.name for own in all_targets() if word in own.facts.place_aliases)  # `s3_uri` means `sagemaker`
     field = _MEANT.get(word) or next(of_target, None)
@@ -56,8 +44,8 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
     word = _word(name)
     home = _home(word, parent, root)
     if home is None:
-        if _is_setting(word):
-            return _ACCOUNT_HINT
+        if word in _ACCOUNT or any(word in own.settings.model_fields for own in all_targets()):
+            return "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
         paths = {path.rpartition(".")[2]: path for path in reversed(_paths(root))}
         near = get_close_matches(word, paths, n=1, cutoff=0.8)
         return f"did you mean `{paths[near[0]]}`?" if near else None

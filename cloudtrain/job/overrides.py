@@ -143,12 +143,15 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
     document = _value(inner, text, path)
     for above, name, inside in additions:
         _put(above, name, inside)
-    if text.strip() == _REMOVE:
-        _remove(holder, key)
-    else:
+    if text.strip() != _REMOVE:
         _put(holder, key, document.data)
-        if shape.kind == "choice" and key == "type":
-            _keep_fields(holder, shape)
+        if shape.kind == "choice" and key == "type" and shape.model(holder["type"]) is not None:
+            for name in holder.keys() - shape.field_names(holder["type"]):
+                del holder[name]
+    elif isinstance(holder, dict):
+        holder.pop(key, None)
+    elif isinstance(key, int) and key < len(holder):
+        holder.pop(key)
     return path, document.positions
 
 
@@ -206,18 +209,6 @@ def _put(holder: Any, key: str | int, value: object) -> None:
         holder.append(value)
     else:
         holder[key] = value
-
-
-def _remove(holder: Any, key: str | int) -> None:
-    if isinstance(holder, dict) or (isinstance(key, int) and key < len(holder)):
-        holder.pop(key, None) if isinstance(holder, dict) else holder.pop(key)
-
-
-def _keep_fields(holder: Data, shape: SchemaNode) -> None:
-    if shape.model(holder["type"]) is not None:
-        names = shape.field_names(holder["type"])
-        for name in [name for name in holder if name not in names]:
-            del holder[name]
 
 
 def _value(shape: SchemaNode, text: str, path: ValuePath) -> Content:

@@ -82,12 +82,7 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
             problems.append(
                 kind((*path, "type") if at_type else path, wording.message, wording.hint, code=wording.code)
             )
-    return _without_echoes(problems)
-
-
-def _without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Drop each problem that reports a missing field if the field is there under a misspelt name, because another
-    problem already reports the misspelling. Also drop duplicates."""
+    # A missing field that is there under a misspelt name is left out, because another problem reports the misspelling.
     return [
         problem
         for problem in dict.fromkeys(problems)  # every option of a union reports the same problem

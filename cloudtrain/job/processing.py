@@ -42,6 +42,7 @@ def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     if data.get("data_type") == "augmented_manifest":
         message = "a processing job cannot read an augmented manifest"
         yield Problem(("data_type",), message, "use `prefix` or `manifest`", code="CT023")
+    yield from _place_rules(data)
 
 
 def _place_rules(data: Mapping[str, object]) -> Iterator[Problem]:
@@ -51,18 +52,13 @@ def _place_rules(data: Mapping[str, object]) -> Iterator[Problem]:
         yield Problem(("path",), message, "it begins with `/opt/ml/processing/`", code="CT032")
 
 
-def _processing_input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
-    yield from _input_rules(data)
-    yield from _place_rules(data)
-
-
 class ProcessingInput(Input):
     """Data that the script of a processing job reads."""
 
     path: str | None = None
     """SageMaker: the path in the container. Default: `/opt/ml/processing/input/NAME`."""
 
-    _processing_rules = all_at_once(_processing_input_rules)
+    _processing_rules = all_at_once(_input_rules)
 
     if TYPE_CHECKING:
 
@@ -202,9 +198,6 @@ class ProcessingJob(FromFile):
 
 
 AnyJob = TrainingJob | ProcessingJob
-
-KINDS: dict[str, type[TrainingJob] | type[ProcessingJob]] = {"training": TrainingJob, "processing": ProcessingJob}
-"""The possible values of `kind` in a job file. A file without `kind` holds a training job."""
 
 
 def _widen(item: object, plain: type[Model], own: type[Model]) -> object:

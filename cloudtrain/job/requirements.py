@@ -180,11 +180,6 @@ BLOCK = re.compile(r"(?m)^# /// script[ \t]*\r?$\s(?P<content>(?:^#(?:| .*)\r?$\
 """The block of PEP 723, by the expression in its specification, for the type `script`."""
 
 
-def names_script_block(text: str) -> bool:
-    """Return whether a Python file has a block with its dependencies."""
-    return "# /// script" in text and BLOCK.search(text) is not None
-
-
 def read_pip(file: str, read: Read, extras: Collection[str] = (), groups: Collection[str] = ()) -> Requirements:
     """Read a requirements file of pip. Raises JobError if pip cannot read it, or if it is to have extras or groups."""
     for field, names in (("extras", extras), ("groups", groups)):
@@ -212,7 +207,7 @@ DEEPEST = 8
 """Maximum depth of requirements files that include others."""
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)")
-PIN = re.compile(r"===?([^,;*\s]+)")
+_PIN = re.compile(r"===?([^,;*\s]+)")
 _NO_NAME = re.compile(r"[-.~/$]|\w+:|[^\s;@]*(?:[/\\$]|\.(?:whl|zip|tar\.gz|tgz|tar\.bz2)\b)")
 """Options, paths, archives and addresses."""
 
@@ -332,11 +327,16 @@ def _pip_packages(file: str, read: Read) -> Iterator[Package]:
     """Yield the packages of a pip file. Raises JobError for a line that pip cannot read."""
     for place, number, line in _lines_of(file, read):
         if (package := package_in(line)) is not None:
-            pin = PIN.fullmatch(package.versions)
-            yield Package(normal(package.name), pin[1] if pin else None, package.hashes, line=line)
+            yield package_of(line, package.name, package.versions, package.hashes)
         elif _NO_NAME.match(line) is None:
             hint = "write one package a line, such as `numpy>=1.26`; `=` alone is not an operator"
             raise unread(f"line {number} of `{place}` is not a requirement: `{line[:60]}`", hint)
+
+
+def package_of(line: str, name: str, versions: str, hashes: tuple[str, ...] = ()) -> Package:
+    """Return the package of a line. It has a version if its `versions` are one, as in `numpy==1.26.4`."""
+    pin = _PIN.fullmatch(versions)
+    return Package(normal(name), pin[1] if pin else None, hashes, line=line)
 
 
 def normal(name: str) -> str:

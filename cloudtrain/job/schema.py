@@ -20,11 +20,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from cloudtrain.job.data import Checkpoint, Input, Output
-from cloudtrain.job.distribution import SMP_PARAMETERS
+from cloudtrain.job.distribution import smp_parameters
+from cloudtrain.job.file import model_of_kind
 from cloudtrain.job.model import OVERRIDES, is_widened
-from cloudtrain.job.nodes import SchemaNode, node_of_field
-from cloudtrain.job.processing import KINDS, ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
-from cloudtrain.job.sweep import Sweep
+from cloudtrain.job.nodes import node_of_field
+from cloudtrain.job.processing import ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
 from cloudtrain.job.training import Environment, TrainingJob
 from cloudtrain.system.plugins import all_targets, target_names
 
@@ -38,9 +38,8 @@ Schema = dict[str, Any]
 
 
 def job_schema(kind: str = "training") -> Schema:
-    """Return the JSON Schema of a job file as JSON data. `kind` is a key of `cloudtrain.job.processing.KINDS`, or
-    `sweep`."""
-    root: type[BaseModel] = Sweep if kind == "sweep" else KINDS[kind]
+    """Return the JSON Schema of a job file as JSON data. `kind` is one of `cloudtrain.job.file.KINDS`."""
+    root: type[BaseModel] = model_of_kind(kind)
     schema = root.model_json_schema(mode="validation")
     definitions: Schema = schema.pop("$defs")
     for model in _models(root):
@@ -83,22 +82,15 @@ def _open_short_forms(schema: Schema, definitions: Schema) -> None:
 
 
 def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
-    models: dict[type[BaseModel], None] = {}
-
-    def visit(shape: SchemaNode | None) -> None:
-        while shape is not None and shape.kind in ("map", "list"):
-            shape = shape.inner
-        for model in shape.models.values() if shape is not None else ():
-            add(model)
-
-    def add(model: type[BaseModel]) -> None:
-        if model not in models:
-            models[model] = None
-            for name in model.model_fields:
-                visit(node_of_field(model, name))
-
-    add(root)
-    return list(models)
+    """Return the model of a file and the models of all its fields."""
+    models = [root]
+    for model in models:  # which grows meanwhile
+        for name in model.model_fields:
+            shape = node_of_field(model, name)
+            while shape.inner is not None:
+                shape = shape.inner
+            models += [inner for inner in shape.models.values() if inner not in models]
+    return models
 
 
 def _describe(schema: Schema, model: type[BaseModel]) -> None:
@@ -181,15 +173,10 @@ def _not_empty(name: str) -> Schema:
 
 
 def _smp_version(version: int) -> Schema:
-    then: Schema = {"properties": {"parameters": {"propertyNames": {"enum": sorted(SMP_PARAMETERS[version])}}}}
+    then: Schema = {"properties": {"parameters": {"propertyNames": {"enum": sorted(smp_parameters(version))}}}}
     if version == 2:
         then["properties"]["mpi_options"] = {"const": ""}
     return {"if": {"required": ["version"], "properties": {"version": {"const": version}}}, "then": then}
-
-
-def _truthy(name: str) -> Schema:
-    """Return a schema that requires the field `name` with a value that is neither null nor empty."""
-    return {"required": [name], "properties": {name: {"not": {"enum": [None, "", [], {}]}}}}
 
 
 _ONE_THING_TO_RUN: Schema = {
@@ -207,7 +194,11 @@ _ONE_THING_TO_RUN: Schema = {
     },
 }
 
-_MACHINE = [_truthy(name) for name in ("instance_type", "gpu", "instance_preferences")]
+_MACHINE: list[Schema] = [
+    {"required": [name], "properties": {name: {"not": {"enum": [None, "", [], {}]}}}}
+    for name in ("instance_type", "gpu", "instance_preferences")
+]
+"""A machine that is named, neither by null nor by an empty value."""
 
 _PLACE = {"anyOf": [_require(name) for name in target_names()]}
 

@@ -46,7 +46,7 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
     """
     root, entry_point, file = _root_of(script, folder)
     source = "." if root == os.path.realpath(folder) else root
-    name = job_name_from(_title(file, root))
+    name = job_name_from(Path(root).name if Path(file).stem in _USUAL_NAMES else Path(file).stem)
     fields: dict[str, object] = {"name": name, "source_dir": source, "entry_point": entry_point}
     if is_module(entry_point) and file.startswith(f"{_SOURCES}/"):
         fields["environment"] = {"variables": {"PYTHONPATH": _SOURCES}}
@@ -99,11 +99,6 @@ def job_name_from(text: str) -> str:
     """Convert a text to a valid job name of letters, digits and hyphens."""
     words = re.findall(r"[a-zA-Z0-9]+", text)
     return "-".join(words)[:MAX_JOB_NAME].rstrip("-") or "training"
-
-
-def _title(file: str, root: str) -> str:
-    stem = Path(file).stem
-    return Path(root).name if stem in _USUAL_NAMES else stem
 
 
 def _number(text: str) -> int | float | None:

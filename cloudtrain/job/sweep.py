@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import exp, floor, isfinite, log, prod
 from sys import float_info
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
@@ -22,6 +22,8 @@ from cloudtrain.job.problems import wrong
 from cloudtrain.job.training import TrainingJob, unsendable
 
 if TYPE_CHECKING:
+    from random import Random
+
     from cloudtrain.job.model import DurationInput, Fields, Json
 
 
@@ -108,14 +110,6 @@ def _number(item: object) -> float | int | None:
     return item if abs(item) <= float_info.max else None
 
 
-class Drawing(Protocol):
-    """A source of random numbers, such as `random.Random`."""
-
-    def random(self) -> float:
-        """Return a number from 0 up to, but not including, 1."""
-        ...
-
-
 class Range(Model):
     """The possible values of one hyperparameter. Both bounds are included."""
 
@@ -153,7 +147,7 @@ class Range(Model):
             return range(self.int[0], self.int[1] + 1, self.step or 1)
         return self.choice
 
-    def draw(self, source: Drawing) -> JsonValue:
+    def draw(self, source: Random) -> JsonValue:
         """Return a random value from the range."""
         share = source.random()
         if self.uniform is not None:
@@ -214,7 +208,7 @@ class Space:
             point[name] = values[place]
         return dict(sorted(point.items()))
 
-    def draw(self, source: Drawing) -> dict[str, JsonValue]:
+    def draw(self, source: Random) -> dict[str, JsonValue]:
         """Return one random value for each hyperparameter."""
         return {name: item.draw(source) for name, item in self.ranges.items()}
 

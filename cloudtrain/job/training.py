@@ -22,9 +22,9 @@ from cloudtrain.job.model import (
     FromFile,
     Model,
     Size,
+    TargetValues,
     all_at_once,
     per_target,
-    value_for,
 )
 from cloudtrain.job.nodes import JOB_NAME, MAX_JOB_NAME, MODULE, PLACE_NAME, KeyProblem, MissingProblem
 from cloudtrain.system.plugins import target_names
@@ -39,12 +39,8 @@ if TYPE_CHECKING:
 
 
 @per_target(str | None, default=None)
-class PerTarget(Model):
+class PerTarget(TargetValues):
     """A value that differs between targets: `{sagemaker: ml.p4d.24xlarge, azureml: Standard_ND96asr_v4}`."""
-
-    def of(self, target: str) -> str | None:
-        """Return the value for one target, or None if the job has none."""
-        return value_for(self, target)
 
     if TYPE_CHECKING:
 
@@ -207,7 +203,7 @@ def _environment_rules(environment: Mapping[str, object]) -> Iterator[Problem]:
 
 
 @per_target(str | None, default=None)
-class Environment(Model):
+class Environment(TargetValues):
     """The environment of the script: a framework and version for all targets, or an image for each target.
 
     The field named after a target holds the name of an environment that is registered on that target.
@@ -257,10 +253,6 @@ class Environment(Model):
     stored."""
 
     _rules = all_at_once(_environment_rules)
-
-    def of(self, target: str) -> str | None:
-        """Return the environment that is registered on one target, or None."""
-        return value_for(self, target)
 
     if TYPE_CHECKING:
 

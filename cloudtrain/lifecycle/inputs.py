@@ -21,7 +21,7 @@ from cloudtrain.documents.document import Unreadable, read_document, read_text
 from cloudtrain.errors import CloudtrainError, JobError, Problem, RunNotFound, TargetError, did_you_mean
 from cloudtrain.job.data import Input, RunInput, is_local_path, is_run_input, run_input
 from cloudtrain.job.file import SUFFIXES
-from cloudtrain.job.model import format_size, value_for
+from cloudtrain.job.model import format_size
 from cloudtrain.lifecycle.schema import read_store
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.plan import HIDDEN, Upload, hide
@@ -337,7 +337,7 @@ def with_secret_places(
     places, problems = dict[str, str](), list[Problem]()
     candidates = (where, *([] if emulated is None else [target_of(emulated)]))
     for name, secret in job.environment.secrets.items():
-        options = [(target, value_for(secret, target.name)) for target in candidates]
+        options = [(target, secret.of(target.name)) for target in candidates]
         readable = [place for target, place in options if place and place.partition(":")[0] in target.facts.secrets]
         if readable:
             places[name] = readable[0]

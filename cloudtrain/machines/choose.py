@@ -14,7 +14,6 @@ from cloudtrain.machines.table import (
     Interconnect,
     Price,
     has_gpu,
-    having_gpu,
     instance_types,
     named_memory,
     price_of,
@@ -45,9 +44,11 @@ def choose(
         JobError: no type has that GPU, that number of GPUs, or RDMA. The hint names the GPUs, numbers or types that
             are available.
     """
-    same_gpu = types_with_gpu(target, gpu) if types is None else having_gpu(types, gpu)
+    same_gpu = types_with_gpu(target, gpu) if types is None else [item for item in types if has_gpu(item, gpu)]
     if not same_gpu:
-        raise _no_such_gpu(target, gpu, instance_types(target) if types is None else types)
+        table = instance_types(target) if types is None else types
+        message = f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
+        raise _wrong("gpu", *(unknown_gpu(gpu, table) if table else (message, "name a type with `instance_type`")))
     same_count = [instance for instance in same_gpu if gpus_per_instance in (None, instance.gpus)]
     if not same_count:
         raise _wrong("gpus_per_instance", *_wrong_count(gpu, gpus_per_instance, same_gpu))
@@ -57,13 +58,6 @@ def choose(
     offers = [instance for instance in fitting if not instance.retired] or fitting
     has_prices = all(instance.price is not None for instance in offers)
     return min(fitting, key=lambda instance: _rank(instance, has_prices))
-
-
-def _no_such_gpu(target: str, gpu: str, table: Sequence[InstanceType]) -> JobError:
-    if table:
-        return _wrong("gpu", *unknown_gpu(gpu, table))
-    message = f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
-    return _wrong("gpu", message, "name a type with `instance_type`")
 
 
 def _rank(instance: InstanceType, has_prices: bool) -> tuple[object, ...]:

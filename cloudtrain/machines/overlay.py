@@ -34,9 +34,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain.documents.document import Place, Positions, Unreadable, read_document, read_text
+from cloudtrain.documents.document import Place, Positions, read_trusted, read_trusted_toml
 from cloudtrain.errors import Problem, SettingsError, did_you_mean, shortened
-from cloudtrain.job.nodes import KeyProblem, describe_value
+from cloudtrain.job.nodes import KeyProblem, describe_value, placed
 from cloudtrain.machines.table import (
     COLUMNS,
     REQUIRED,
@@ -48,7 +48,6 @@ from cloudtrain.machines.table import (
     tables,
 )
 from cloudtrain.runtime.atomic import write_file
-from cloudtrain.system.files import read_trusted, require_trust
 from cloudtrain.system.private import make_private_folder
 
 # The results of `cloudtrain instances --refresh`: the file `instances.TARGET.refreshed.json` in the user's
@@ -174,13 +173,7 @@ def load_overlay(file: Path) -> Overlay:
     Raises:
         SettingsError: the file cannot be read, is not TOML, or holds a wrong target, column or value.
     """
-    try:
-        document = read_document(read_text(file, require_trust), "toml")
-    except OSError as error:
-        hint = "make it a plain file that you may read, or remove it"
-        raise SettingsError(f"`{file}` cannot be read: {error.strerror}", hint=hint, code=_CODE) from None
-    except Unreadable as error:
-        raise SettingsError.of([replace(error.problem, file=str(file))]) from None
+    document = read_trusted_toml(file, code=_CODE)
     return read_overlay(document.data, str(file), document.positions)
 
 
@@ -217,13 +210,7 @@ def read_overlay(data: Mapping[str, object], file: str, positions: Positions | N
                     place = positions.of(path, key=True)
                     corrections.append(Correction(target, name, (*values.items(),), file, place))
     if problems:
-        places = [positions.of(item.path, key=isinstance(item, KeyProblem)) or (None, None) for item in problems]
-        raise SettingsError.of(
-            [
-                replace(item, file=file, line=place[0], column=place[1])
-                for item, place in zip(problems, places, strict=True)
-            ]
-        )
+        raise SettingsError.of([placed(problem, file, positions) for problem in problems])
     return tuple(corrections)
 
 

@@ -181,12 +181,7 @@ def instance_types(target: str) -> tuple[InstanceType, ...]:
 def types_with_gpu(target: str, gpu_name: str) -> list[InstanceType]:
     """Return the rows with the GPU that `gpu_name` means (`has_gpu`). Rows of other models are not parsed."""
     candidates = [_parse_row(target, cells) for cells in _table(target).values() if same_model(gpu_name, cells["gpu"])]
-    return having_gpu(candidates, gpu_name)
-
-
-def having_gpu(types: Iterable[InstanceType], gpu_name: str) -> list[InstanceType]:
-    """Return the types with the GPU that the user means by `gpu_name` (`has_gpu`)."""
-    return [instance for instance in types if has_gpu(instance, gpu_name)]
+    return [instance for instance in candidates if has_gpu(instance, gpu_name)]
 
 
 @cache
@@ -369,12 +364,9 @@ class Price(NamedTuple):
         return over(self.hourly, seconds)
 
 
-def hourly(instances: Iterable[Counted], *, any_of: bool = False) -> float | None:
-    """Return the list price per hour of all instances in US dollars; None if a price is unknown.
-
-    With `any_of`, only one element of `instances` will be used, and the price of the most expensive one is returned.
-    """
-    price = price_of(instances, any_of=any_of)
+def hourly(instances: Iterable[Counted]) -> float | None:
+    """Return the list price per hour of all instances in US dollars; None if a price is unknown."""
+    price = price_of(instances)
     return price.hourly if price is not None and price.exact else None
 
 

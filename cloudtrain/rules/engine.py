@@ -55,7 +55,7 @@ KeysOf = Callable[[ValuePath], list[Keys]]
 """Maps the rest of a path in the job to the positions in the overrides that write it."""
 
 
-def is_written(overrides: object, *keys: str) -> bool:
+def is_written(overrides: object, *keys: str | int) -> bool:
     """Return whether the overrides set the value at nested `keys`. Null also sets it, by removing the job's value."""
     for key in keys:
         if not isinstance(overrides, Mapping) or key not in overrides:

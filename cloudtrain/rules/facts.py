@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cloudtrain.documents.document import parse_python
 from cloudtrain.errors import JobError
+from cloudtrain.job.nodes import ValuePath
 from cloudtrain.machines.choose import choose
 from cloudtrain.machines.table import InstanceType, instance_named, instance_types, table_of, tables
 from cloudtrain.system.plugins import DEFAULT_TARGET, find_target
@@ -147,8 +148,6 @@ def _same_gpus(entry: InstanceType, target: str) -> InstanceType | None:
 
 
 # The locations that a job reads and writes, as normalized addresses that can be compared.
-
-ValuePath = tuple[str | int, ...]
 
 
 class DataPlace(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from bisect import bisect_right
@@ -10,22 +11,17 @@ from itertools import accumulate, combinations
 from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.code.data import (
-    UnreadableData,
-    name_findings,
-    read_data,
-    refuse_archive_path,
-    secret_findings,
-    size_findings,
-)
+from cloudtrain.code.data import UnreadableData, read_data
 from cloudtrain.code.files import escape_path
+from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.code.secret_names import credentials_in
 from cloudtrain.code.suspects import suspects
+from cloudtrain.code.tree import LIMIT, NOTABLE, Tree, largest_files, size_hint
 from cloudtrain.errors import did_you_mean
 from cloudtrain.job.data import texts_in
-from cloudtrain.job.model import OVERRIDES
-from cloudtrain.plans.plan import Finding, Level
-from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.job.model import OVERRIDES, format_size
+from cloudtrain.plans.plan import Level
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
 from cloudtrain.rules.facts import DataPlace
 from cloudtrain.runtime.secret_values import VARIABLE
 from cloudtrain.system.plugins import part_of, target_names
@@ -35,8 +31,6 @@ if TYPE_CHECKING:
 
 
 # Secrets in the values of a job: variables, hyperparameters, tags, command and overrides.
-
-ValuePath = tuple[str | int, ...]
 
 _AS_FILE = "job.env"
 """The values are searched like a settings file: `NAME="value"`, line by line."""
@@ -280,7 +274,7 @@ def secret_in_bundle(subject: Subject) -> Iterable[Fault]:
     the value. Exclude the file with `.cloudtrainignore`, and read secrets at run time from a secret store. To allow a
     value that is not secret, such as one in a test, write `gitleaks:allow` into its line.
     """
-    return _faults(secret_findings(subject.tree), "CT301")
+    return bundled_secrets(subject.tree, certain=True)
 
 
 @rule("CT302", Level.ERROR)
@@ -289,7 +283,8 @@ def bundle_too_large(subject: Subject) -> Iterable[Fault]:
 
     Azure ML documents a limit of 300 MB for a job's code. Put data and checkpoints into inputs and outputs.
     """
-    return _faults(size_findings(subject.tree), "CT302")
+    if subject.tree.identity.size > LIMIT:
+        yield _size_fault(subject.tree, f"; the limit is {format_size(LIMIT)}")
 
 
 @rule("CT303", Level.WARNING)
@@ -299,7 +294,8 @@ def bundle_large(subject: Subject) -> Iterable[Fault]:
     After every change, the bundle is uploaded again, and every instance downloads it. The usual cause is a data set, a
     model or a virtual environment in the source folder. Exclude it with `.cloudtrainignore`.
     """
-    return _faults(size_findings(subject.tree), "CT303")
+    if NOTABLE <= subject.tree.identity.size <= LIMIT:
+        yield _size_fault(subject.tree, ", all sent again after every change")
 
 
 @rule("CT304", Level.WARNING)
@@ -312,7 +308,7 @@ def possible_secret_in_bundle(subject: Subject) -> Iterable[Fault]:
     or write `gitleaks:allow` into a line that holds no secret. In data that is uploaded from this machine, only the
     file names are checked.
     """
-    yield from _faults(secret_findings(subject.tree), "CT304")
+    yield from bundled_secrets(subject.tree, certain=False)
     for upload in subject.plan.uploads:
         if upload.source is not None:
             yield from _credentials(upload.source)
@@ -327,7 +323,72 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     is Unicode text of at most 1,024 characters without control characters, and no part of it ends with a dot.
     """
     refuse = part_of(subject.target, "path") or refuse_archive_path
-    return _faults(name_findings(subject.tree, subject.plan.target, refuse), "CT306")
+    faults = {entry.path: what for entry in subject.tree.entries if (what := refuse(entry.path)) is not None}
+    if faults:
+        (first, what), target = next(iter(faults.items())), subject.plan.target
+        message = f"`{target}` does not support `{_cut(escape_path(first))}`, {what}{_more_files(len(faults) - 1)}"
+        hint = f"rename it, or add the line `{_cut(ignore_line(first))}` to `{IGNORE_FILE}` in `source_dir`"
+        details = [f"{_cut(escape_path(path))}: {what}" for path, what in faults.items()]
+        yield Fault(message, hint, ("source_dir",), tuple(details[:_MOST_PLACES]))
+
+
+_MOST_PLACES = 40
+"""Maximum number of positions in the details of a finding."""
+
+_BY_NAME = ", by its name"
+
+_LONGEST_PATH = 3800
+"""In bytes. Linux allows 4,096, and the path of the folder into which a bundle is unpacked needs some of them."""
+
+
+def bundled_secrets(tree: Tree, *, certain: bool) -> Iterator[Fault]:
+    """Yield a fault for the secrets in a bundle: the certain ones, or the possible ones, judged by content and by file
+    name. Its details list every position. The secrets themselves are never shown."""
+    credentials = {} if certain else credentials_in([entry.path for entry in tree.entries])
+    places = list[tuple[str, str, str]]()  # `a.py`, `a.py:3`, `github-pat`
+    for entry in (entry for entry in tree.entries if entry.secrets or entry.path in credentials):
+        name = escape_path(entry.path)
+        if entry.path in credentials and not any(secret.certain for secret in entry.secrets):
+            places.append((entry.path, name, f"{credentials[entry.path]}{_BY_NAME}"))
+        found = [secret for secret in entry.secrets if secret.certain is certain]
+        places += [(entry.path, f"{name}:{secret.line}", secret.rule) for secret in found]
+    if not places:
+        return
+    path, place, what = places[0]
+    details = [f"{place}: {what}" for _, place, what in places[:_MOST_PLACES]]
+    if len(places) > _MOST_PLACES:
+        details.append(f"and {len(places) - _MOST_PLACES} more")
+    is_by_name = any(what.endswith(_BY_NAME) for _, _, what in places)
+    accept = "accept it with `--ignore CT304`" if is_by_name else "write `gitleaks:allow` into a comment in that line"
+    contains = "contains" if certain else "may contain"
+    yield Fault(
+        f"the bundle {contains} a secret ({what}): `{place}`{_more_files(len({path for path, _, _ in places}) - 1)}",
+        f"add the line `{ignore_line(path)}` to `{IGNORE_FILE}` in `source_dir`, and let the script read "
+        f"secrets from the service's secret store; if it is not a secret, {accept}",
+        ("source_dir",),
+        tuple(details),
+    )
+
+
+def _more_files(count: int) -> str:
+    return f", and {count} more file{'s' if count > 1 else ''}" if count else ""
+
+
+def _size_fault(tree: Tree, why: str) -> Fault:
+    """Return the fault of a large bundle. Sizes are before compression."""
+    sizes = {entry.path: entry.size for entry in tree.entries}
+    own = {path: size for path, size in sizes.items() if path not in tree.own_files} or sizes
+    message = f"the bundle holds {format_size(tree.identity.size)} in {tree.identity.file_count} files{why}"
+    return Fault(message, size_hint(own), ("source_dir",), tuple(largest_files(own, 10)))
+
+
+def refuse_archive_path(path: str) -> str | None:
+    """Return why an archive that contains this path could not be unpacked; None if it could."""
+    return "whose path is too long" if len(os.fsencode(path)) > _LONGEST_PATH else None
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 200 else f"{name[:120]}...{name[-60:]}"
 
 
 def _credentials(source: str) -> Iterator[Fault]:
@@ -361,12 +422,6 @@ def _missing(subject: Subject, file: str, path: tuple[str, ...], *, suffixes: tu
     candidates = [entry for entry in files if entry.endswith(suffixes) and not entry.startswith("cloudtrain/")]
     hint = did_you_mean(name, candidates[:50]) or "check `source_dir`: it has no file with a similar name"
     yield Fault(f"there is no file `{file}` in the source folder", hint, path)
-
-
-def _faults(findings: Iterable[Finding], code: str) -> Iterator[Fault]:
-    for finding in findings:
-        if finding.code == code:
-            yield Fault(finding.message, finding.hint, finding.path, finding.details)
 
 
 # Portable rules about the address of a container image.

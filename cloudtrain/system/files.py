@@ -77,33 +77,6 @@ def is_root(path: str) -> bool:
 
 VARIABLE = "CLOUDTRAIN_TRUST"
 
-_READABLE = "make it a plain file that you may read, or remove it"
-
-_LONGEST = 16 * 2**20
-"""Maximum size of a file in bytes. The largest that cloudtrain writes has one million. The limit also stops endless
-files."""
-
-
-def read_trusted(file: Path) -> bytes:
-    """Return the content of a settings file if the file is trusted.
-
-    Raises:
-        SettingsError: another user may have written the file, or it cannot be read.
-    """
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without a writer must not block
-    except OSError as error:
-        raise SettingsError(f"`{file}` cannot be read: {error.strerror}", hint=_READABLE, code="CT911") from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise SettingsError(f"`{file}` cannot be read: it is not a plain file", hint=_READABLE, code="CT911")
-        require_trust(file, status)
-        with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            return stream.read(_LONGEST)
-    finally:
-        os.close(descriptor)
-
 
 def require_trust(file: Path, status: os.stat_result) -> None:
     """Refuse a settings file that another user may have written. `status` is the `os.stat` result of the open file.

@@ -194,17 +194,10 @@ def _head(git: Path, common: Path) -> Commit | None:
         if not name.startswith("refs/") or ".." in name or len(name) >= 300 or not name.isprintable():
             return None
         branch = name.removeprefix(_BRANCH)
-        text = (_read(common / name) or _find_packed(common, name)).strip()
+        packed = (line.partition(" ") for line in (_read(common / "packed-refs") or "").splitlines())
+        text = (_read(common / name) or next((commit for commit, _, ref in packed if ref == name), "")).strip()
     commit = text if _COMMIT.fullmatch(text) else None
     return None if commit is None and branch is None else Commit(commit, branch)
-
-
-def _find_packed(common: Path, name: str) -> str:
-    for line in (_read(common / "packed-refs") or "").splitlines():
-        commit, _, packed = line.partition(" ")
-        if packed == name:
-            return commit
-    return ""
 
 
 def _read(file: Path) -> str | None:

@@ -53,7 +53,10 @@ def find_target(name: str) -> Any:
     """
     if name not in LOADED:
         entry = _entries()[name]
-        LOADED[name] = entry.load()() if is_own(entry) else _load_plugin(entry)
+        target, message, hint = (entry.load()(), "", "") if is_own(entry) else _load_plugin(entry)
+        if target is None:
+            raise TargetUnavailable(message, hint=hint)
+        LOADED[name] = target
     return LOADED[name]
 
 
@@ -135,16 +138,10 @@ def top_module(entry: EntryPoint) -> str:
     return entry.value.partition(":")[0].partition(".")[0]
 
 
-def _load_plugin(entry: EntryPoint) -> Any:
-    """Import and return a target of another package. If it cannot be used, the same error is raised each time."""
-    target, message, hint = _load(entry)
-    if target is None:
-        raise TargetUnavailable(message, hint=hint)
-    return target
-
-
 @cache
-def _load(entry: EntryPoint) -> tuple[Any, str, str]:
+def _load_plugin(entry: EntryPoint) -> tuple[Any, str, str]:
+    """Import and return a target of another package; if it cannot be used, None with the message and the hint of each
+    attempt to use it."""
     name, package = entry.name, package_of(entry)
     packages = dict.fromkeys(package_of(other) for other in declared() if other.name == name)
     if len(packages) > 1:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import PrivateAttr
 
-from cloudtrain.documents.document import Positions, Unreadable, read_document, read_text
+from cloudtrain.documents.document import Positions, read_trusted_toml
 from cloudtrain.errors import JobError, Problem, SettingsError, did_you_mean, dotted
 from cloudtrain.job.model import Model
-from cloudtrain.job.nodes import KeyProblem, ValuePath, describe_value
-from cloudtrain.system.files import require_trust
+from cloudtrain.job.nodes import KeyProblem, ValuePath, describe_value, placed
 from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, target_names
 from cloudtrain.system.processes import user_environment
 
@@ -73,22 +72,13 @@ class SettingsFile(NamedTuple):
 
     def placed(self, problem: Problem) -> Problem:
         """Return the problem with the file, line and column of the value that causes it. Its hint is in TOML syntax."""
-        place = self.positions.of(problem.path, key=isinstance(problem, KeyProblem))
-        line, column = place or (None, None)
         from cloudtrain.job.explain import in_form  # importing it costs start-up time, and most settings are right
 
-        hint = in_form(problem.hint, "toml")
-        return replace(problem, hint=hint, file=str(self.path), line=line, column=column)
+        return placed(replace(problem, hint=in_form(problem.hint, "toml")), str(self.path), self.positions)
 
 
 def read_settings(path: Path) -> SettingsFile:
-    try:
-        document = read_document(read_text(path, require_trust), "toml")
-    except Unreadable as error:
-        raise SettingsError.of([replace(error.problem, file=str(path))]) from None
-    except OSError as error:
-        hint = "make it a plain file that you may read, or remove it"
-        raise SettingsError(f"`{path}` cannot be read: {error.strerror}", hint=hint, code="CT911") from None
+    document = read_trusted_toml(path, code="CT911")
     file = SettingsFile(path, document.data, document.positions)
     problems = [file.placed(problem) for problem in _table_problems(file.tables)]
     if problems:

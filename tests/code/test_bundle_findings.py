@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.code.data import name_findings, refuse_archive_path, secret_findings, size_findings
 from cloudtrain.code.tree import Tree, scan
 from cloudtrain.plans.plan import Finding, Level
-from cloudtrain.system.plugins import part_of
-from cloudtrain.targets.registry import target_of
+from cloudtrain.rules import values
+from tests.code.findings import findings, secret_findings, size_findings
 
 MIB = 1 << 20
 
 
 def named(tree: Tree, target: str) -> list[Finding]:
     """What is said about names that the target cannot carry."""
-    return name_findings(tree, target, part_of(target_of(target), "path") or refuse_archive_path)
+    return findings(tree, "CT306", target=target)
 
 
 def fill(root: Path, files: dict[str, str]) -> Path:
@@ -164,12 +163,15 @@ def test_a_notable_size_is_a_warning(tmp_path: Path) -> None:
     assert "`/weights/big.bin` in `.cloudtrainignore`" in finding.hint.replace("` in `", "` in `")
 
 
-def test_beyond_the_limit_is_an_error_that_a_rule_of_its_hint_ends(tmp_path: Path) -> None:
+def test_beyond_the_limit_is_an_error_that_a_rule_of_its_hint_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Many files in one folder: the hint names the folder, and following it ends the finding."""
+    monkeypatch.setattr(values, "LIMIT", 10 * MIB)
     for number in range(20):
         make(tmp_path / f"data/{number}.bin", MIB)
     fill(tmp_path, {"train.py": "1"})
-    (finding,) = size_findings(scan(tmp_path), limit=10 * MIB)
+    (finding,) = size_findings(scan(tmp_path))
     assert (finding.code, finding.level) == ("CT302", Level.ERROR)
     assert "; the limit is 10 MiB" in finding.message
     assert len(finding.details) == 10
@@ -177,12 +179,14 @@ def test_beyond_the_limit_is_an_error_that_a_rule_of_its_hint_ends(tmp_path: Pat
     line = finding.hint.split("`")[1]
     assert line == "/data/"
     (tmp_path / ".cloudtrainignore").write_text(line + "\n")
-    assert size_findings(scan(tmp_path), limit=10 * MIB) == []
+    assert size_findings(scan(tmp_path)) == []
 
 
-def test_the_limit_itself_is_allowed(tmp_path: Path) -> None:
+def test_the_limit_itself_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly at the limit there is no error; one byte more is one."""
     fill(tmp_path, {"train.py": "1"})
     tree = scan(tmp_path)
-    assert size_findings(tree, limit=tree.identity.size) == []
-    assert [finding.code for finding in size_findings(tree, limit=tree.identity.size - 1)] == ["CT302"]
+    monkeypatch.setattr(values, "LIMIT", tree.identity.size)
+    assert size_findings(tree) == []
+    monkeypatch.setattr(values, "LIMIT", tree.identity.size - 1)
+    assert [finding.code for finding in size_findings(tree)] == ["CT302"]

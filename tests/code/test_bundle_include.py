@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.code.data import secret_findings
+from cloudtrain.code import tree
 from cloudtrain.code.tree import Tree, scan
 from cloudtrain.code.unpack import unpack
 from cloudtrain.errors import JobError
+from tests.code.findings import secret_findings
 from tests.code.test_bundle_scan import fill
 
 INCLUDE = ".cloudtraininclude"
@@ -129,12 +130,16 @@ def test_a_secret_elsewhere_is_found_and_its_hint_is_true(source: Path, tmp_path
     assert secret_findings(scan(source)) == []
 
 
-def test_the_limit_of_size_counts_what_is_included(source: Path, tmp_path: Path) -> None:
+def test_the_limit_of_size_counts_what_is_included(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A folder of data does not come in by this door."""
     (tmp_path / "shared/common/data.bin").write_bytes(bytes(2000))
-    assert scan(source, ceiling=4000).identity.size > 2000
+    monkeypatch.setattr(tree, "CEILING", 4000)
+    assert scan(source).identity.size > 2000
+    monkeypatch.setattr(tree, "CEILING", 1000)
     with pytest.raises(JobError, match=r"too much for a bundle of code; the largest: common/data\.bin"):
-        scan(source, ceiling=1000)
+        scan(source)
 
 
 def test_every_wrong_line_is_named_at_once(source: Path, tmp_path: Path) -> None:

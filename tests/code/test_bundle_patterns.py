@@ -101,7 +101,7 @@ def test_every_path_meets_every_pattern_that_matches_it(rules: list[str], paths:
     for path in paths:
         last = [pattern for _, pattern in patterns if pattern.matches(path.encode(), is_folder)][-1:]
         verdict = decide.judge(path, is_folder)
-        assert [pattern.ignores for pattern in last] == ([] if verdict is None else [verdict.ignores])
+        assert [pattern.ignores for pattern in last] == ([] if verdict is None else [verdict.pattern.ignores])
 
 
 MANY: dict[str, Callable[[int], str]] = {

@@ -75,21 +75,6 @@ def test_the_runtime_is_in_every_bundle(tmp_path: Path) -> None:
     assert set(paths) == set(runtime_files())
 
 
-def test_extra_files_are_added_under_their_name(tmp_path: Path) -> None:
-    """A file from elsewhere is in the bundle under the path that was asked for."""
-    fill(tmp_path, {"src/train.py": "", "else/launcher.py": "x = 1\n"})
-    tree = scan(tmp_path / "src", extra={"launch/main.py": tmp_path / "else/launcher.py"})
-    entry = next(entry for entry in tree.entries if entry.path == "launch/main.py")
-    assert Path(tree.location(entry)).read_text() == "x = 1\n"
-
-
-def test_an_extra_file_may_not_hide_a_file_of_the_user(tmp_path: Path) -> None:
-    """Two files for one place are an error that names it."""
-    fill(tmp_path, {"train.py": ""})
-    with pytest.raises(JobError, match=r"train\.py"):
-        scan(tmp_path, extra={"train.py": tmp_path / "train.py"})
-
-
 @pytest.mark.parametrize("path", ["train.py", "deep/er/train.py"])
 @pytest.mark.parametrize("change", ["content", "executable", "name", "more"])
 def test_every_change_of_content_changes_the_hash(tmp_path: Path, path: str, change: str) -> None:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.code.data import secret_findings
 from cloudtrain.code.secrets import rule_set, secrets_in
 from cloudtrain.code.suspects import LARGEST, suspects
 from cloudtrain.code.tree import Tree, scan
 from cloudtrain.plans.plan import Finding, Level
 from tests.code.credential_files import BASE64, HEX, Kind, Maker, kinds
+from tests.code.findings import secret_findings
 from tests.conftest import REPOSITORY
 from tests.examples import examples
 

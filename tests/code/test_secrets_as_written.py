@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.code.data import secret_findings
 from cloudtrain.code.tree import scan
 from tests.code.credential_files import BASE64, HEX, UPPER, URL64, WORD, Maker
+from tests.code.findings import secret_findings
 
 
 def _discord(maker: Maker, digits: int, last: int) -> str:

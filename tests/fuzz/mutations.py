@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
+from cloudtrain.job.file import PROCESSING, TRAINING, model_of_kind
 from cloudtrain.job.nodes import SchemaNode, node_of_model
-from cloudtrain.job.processing import KINDS
 from cloudtrain.system.plugins import all_targets, find_target, target_names
 from tests.fuzz import hostile
 from tests.fuzz.seeds import Data, Seed, requests, seeds
@@ -125,7 +125,7 @@ def written(data: Any, suffix: str) -> tuple[bytes, str]:
 
 def _model_of(job: Any) -> Any:
     kind = job.get("kind") if isinstance(job, dict) else None
-    return KINDS.get(kind, KINDS["training"]) if isinstance(kind, str) else KINDS["training"]
+    return model_of_kind(kind if kind in (TRAINING, PROCESSING) else TRAINING)
 
 
 def _paths(value: Any, path: Path = ()) -> Iterator[Path]:

@@ -9,7 +9,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.job.nodes import node_of_model
-from cloudtrain.job.other_tools import _MEANT, _is_setting
+from cloudtrain.job.other_tools import _MEANT, elsewhere_hint
 from cloudtrain.system.plugins import all_targets
 
 
@@ -196,7 +196,9 @@ def test_every_setting_of_a_target_is_known_as_one() -> None:
     """A new account setting must be in the table, unless the job has a field of that name."""
     settings = {name for target in all_targets() for name in target.settings.model_fields}
     shared = {"type", "prefix", "launch", "python", "instance_count", "processes_per_instance"}
-    assert all(map(_is_setting, settings - shared))
+    root = node_of_model(ct.TrainingJob)
+    hints = {elsewhere_hint(name, root, root) for name in settings - shared}
+    assert hints == {"put it in `cloudtrain.toml`: it is a setting of the target, not of a job"}
 
 
 def test_all_problems_come_at_once() -> None:

@@ -134,7 +134,7 @@ def _settings_as_comments(adoption: Adoption) -> str:
 
 
 def _say_comparison(adoption: Adoption) -> None:
-    if adoption.equal and not adoption.comparison.renewed:
+    if adoption.equal and not adoption.renewed:
         say(f"equal: the job starts the same as the original ({adoption.kind})")
     elif adoption.equal:
         say(f"equal: the job sends the same request to `{adoption.target}` as the original ({adoption.kind})")
@@ -146,7 +146,7 @@ def _say_comparison(adoption: Adoption) -> None:
         if adoption.is_draft:
             head = Text(f"a draft from {adoption.kind}, not compared with the original")
         show(Document([head, Table(("FIELD", "ORIGINAL", "ADOPTED", "REASON"), rows)]), sys.stderr)
-    for path, reason in adoption.comparison.renewed:
+    for path, reason in adoption.renewed:
         say(f"different in every run: `{path}` ({reason})")
 
 

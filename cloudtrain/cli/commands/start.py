@@ -14,7 +14,7 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
-from cloudtrain.code.bundled import copy_script, list_scripts, script_files, script_path
+from cloudtrain.code.bundled import copy_script, script_files, script_path, script_summaries
 from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.schema import job_schema
@@ -192,11 +192,11 @@ def scripts_root() -> None:
 @scripts_command.command("list", cls=Command)
 def list_all_scripts(json: options.Json = False) -> None:
     """List the bundled scripts."""
-    scripts = list_scripts()
+    scripts = script_summaries().items()
     if json:
-        print_json([{"name": item.name, "path": str(item.path), "summary": item.summary} for item in scripts])
+        print_json([{"name": folder.name, "path": str(folder), "summary": summary} for folder, summary in scripts])
     else:
-        show_table(("NAME", "SUMMARY"), [(script.name, script.summary) for script in scripts])
+        show_table(("NAME", "SUMMARY"), [(folder.name, summary) for folder, summary in scripts])
 
 
 @scripts_command.command("show", cls=Command)

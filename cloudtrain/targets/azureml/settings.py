@@ -10,11 +10,11 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field
 
-from cloudtrain.documents.document import Unreadable, read_bytes, read_text
+from cloudtrain.documents.document import Unreadable, read_bytes, read_text, read_trusted
 from cloudtrain.errors import Problem, UsageError
 from cloudtrain.job.model import Count, Model, all_at_once
 from cloudtrain.job.nodes import PLACE_NAME
-from cloudtrain.system.files import expand_home, read_trusted
+from cloudtrain.system.files import expand_home
 from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.distribution import DeepSpeed, TensorFlow, no_ray
-from cloudtrain.job.model import OVERRIDES, format_duration, value_for
+from cloudtrain.job.model import OVERRIDES, format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Processes
@@ -101,7 +101,7 @@ def _tasks(run: ClusterRun) -> Options:
 
 def _constraint(run: ClusterRun) -> str | None:
     instance_type = run.job.resources.instance_type
-    feature = value_for(instance_type, NAME) if instance_type is not None else None
+    feature = instance_type.of(NAME) if instance_type is not None else None
     words = [word for word in (run.settings.constraint, feature) if word]
     if len(words) < 2:
         return words[0] if words else None
@@ -126,7 +126,7 @@ def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
             message = f"`{name}` cannot be the name of an environment variable in a batch script"
             hint = "use letters, digits and `_`, and do not begin with a digit"
             yield Problem(("environment", "variables", name), message, hint, code="CT031")
-    feature = value_for(job.resources.instance_type, NAME) if job.resources.instance_type else None
+    feature = job.resources.instance_type.of(NAME) if job.resources.instance_type else None
     if not (feature or "").isprintable():
         message, hint = "`instance_type` holds a line break or another control character", "write it on one line"
         yield Problem(("resources", "instance_type"), message, hint, code="CT031")
@@ -151,7 +151,7 @@ def _distribution_problems(job: TrainingJob) -> Iterator[Problem]:
 
 def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     image = job.environment.image
-    name = value_for(image, NAME) if image is not None else None
+    name = image.of(NAME) if image is not None else None
     if name is not None and settings.container is None:
         message = f"the job names the image `{name}`, but `[slurm]` has no `container` to run it"
         hint = 'set `container` to `"pyxis"` or `"apptainer"` in `[slurm]` of `cloudtrain.toml`, or remove the image'
@@ -165,13 +165,13 @@ def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
 def _place_problems(job: TrainingJob) -> Iterator[Problem]:
     for field, items in (("inputs", job.inputs), ("outputs", job.outputs)):
         for name, item in items.items():
-            place = value_for(item, NAME)
+            place = item.of(NAME)
             if place is None and field == "inputs":
                 message = f"input `{name}` has no path on the cluster"
                 yield Problem((field, name), message, f"add `slurm: /PATH` under `inputs.{name}`", code="CT032")
             yield from _path_problems((field, name, NAME), place)
     if job.checkpoint is not None:
-        yield from _path_problems(("checkpoint", NAME), value_for(job.checkpoint, NAME))
+        yield from _path_problems(("checkpoint", NAME), job.checkpoint.of(NAME))
     for name, item in job.inputs.items():
         if item.shard:
             message = "`shard` has no effect on a Slurm cluster: every node sees the whole input"

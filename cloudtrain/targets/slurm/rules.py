@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.job.model import format_duration, value_for
+from cloudtrain.job.model import format_duration
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, rule
 from cloudtrain.targets.slurm.compile import is_fixed
@@ -119,7 +119,7 @@ def no_installation(subject: Subject) -> Iterator[Fault]:
     """
     environment, settings = subject.job.environment, subject.settings
     file, is_own, path = environment.requirements, settings.has_own_environment, ("environment", "requirements")
-    image = value_for(environment.image, "slurm") if environment.image is not None else None
+    image = environment.image.of("slurm") if environment.image is not None else None
     if file is None:
         return
     if image is not None:
@@ -168,7 +168,7 @@ def no_image(subject: Subject) -> Iterator[Fault]:
     Name an `image`, or set `python` in `[slurm]` to an interpreter that has the framework.
     """
     environment = subject.job.environment
-    image = value_for(environment.image, "slurm") if environment.image is not None else None
+    image = environment.image.of("slurm") if environment.image is not None else None
     if environment.framework is not None and image is None and not subject.settings.has_own_environment:
         what = " ".join(word for word in (environment.framework, environment.version) if word)
         hint = "set `python` or `setup` in `[slurm]` to an environment that has the framework"

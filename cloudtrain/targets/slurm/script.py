@@ -9,7 +9,6 @@ from functools import cached_property
 from shlex import quote
 
 from cloudtrain.job.distribution import MPI, Horovod, TensorFlow
-from cloudtrain.job.model import value_for
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext
 from cloudtrain.plans.processes import Alike, Process
@@ -76,19 +75,19 @@ class ClusterRun:
     def paths(self) -> dict[str, str]:
         """Map references such as `inputs.train`, `outputs.model` and `checkpoint` to paths on the cluster."""
         job, run = self.job, self.folder.path
-        paths = {f"inputs.{name}": value_for(item, NAME) or f"{run}/inputs/{name}" for name, item in job.inputs.items()}
+        paths = {f"inputs.{name}": item.of(NAME) or f"{run}/inputs/{name}" for name, item in job.inputs.items()}
         paths["outputs.model"] = f"{run}/model"
         for name, item in job.outputs.items():
             own = f"{run}/model" if name == "model" else f"{run}/outputs/{name}"
-            paths[f"outputs.{name}"] = value_for(item, NAME) or own
-        paths["checkpoint"] = (job.checkpoint and value_for(job.checkpoint, NAME)) or f"{run}/checkpoint"
+            paths[f"outputs.{name}"] = item.of(NAME) or own
+        paths["checkpoint"] = (job.checkpoint and job.checkpoint.of(NAME)) or f"{run}/checkpoint"
         return paths
 
     @property
     def image(self) -> str | None:
         """Return the container image; None if the script runs directly on the nodes."""
         image = self.job.environment.image
-        return value_for(image, NAME) if image is not None and self.settings.container is not None else None
+        return image.of(NAME) if image is not None and self.settings.container is not None else None
 
     @property
     def nodes(self) -> int:
