@@ -223,10 +223,7 @@ def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
     """Return the fields that a structure in a request can have; None if `path` leads to a map or a plain value."""
     shape = _shape(_model()["operations"][operation])
     for part in path:
-        kind = shape["type"]
-        shape = _shape(
-            shape["members"][part] if kind == "structure" else shape["member" if kind == "list" else "value"]
-        )
+        shape = _shape(shape["members"][part] if "members" in shape else shape.get("member") or shape["value"])
     return tuple(shape["members"]) if shape["type"] == "structure" else None
 
 
