@@ -159,7 +159,7 @@ class Start:
         Parameter servers need several hosts. The toolkit sets up the workers of MultiWorkerMirroredStrategy, but each
         host runs the script without a launcher.
         """
-        several = (_count_of(mapping_at(self.request, "ResourceConfig")) or 1) > 1
+        several = (instances_in(mapping_at(self.request, "ResourceConfig")) or 1) > 1
         candidates = (key for key in _ORDER[self.framework] if key != keys.PARAMETER_SERVER or several)
         return next((key for key in candidates if self.settings.get(key)), None)
 
@@ -338,7 +338,7 @@ class SageMakerReading(Reading):
         if not self.changes("ResourceConfig") and not self.changes("ProcessingResources"):
             return self.job.resources
         config = mapping_at(self.request, "ResourceConfig") or mapping_at(self.request, *_CLUSTER)
-        count, groups = _count_of(config), tuple(_groups_of(config))
+        count, groups = instances_in(config), tuple(_groups_of(config))
         update = {"instance_groups": groups} | ({} if count is None else {"instance_count": count})
         return self.job.resources.model_copy(update=update)
 
@@ -496,7 +496,7 @@ def read(subject: Subject) -> SageMakerReading:
     return subject.reading
 
 
-def _count_of(config: JsonMapping) -> int | None:
+def instances_in(config: JsonMapping) -> int | None:
     """Return the total number of instances; with preferred types, the number for the first type."""
     for key in ("InstanceGroups", "InstancePreferences"):
         counts = [positive_count(row.get("InstanceCount")) for row in rows_at(config, key)]

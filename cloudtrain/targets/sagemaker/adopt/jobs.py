@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.errors import JobError
 from cloudtrain.job.distribution import MPI, SMP, NoDistribution
 from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.script import job_name_from
@@ -22,7 +21,7 @@ from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields, place_of
 from cloudtrain.targets.sagemaker.catalogue.images import has_other_toolkit, image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
-from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
+from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, INPUT_MODES
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
 from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, Start
@@ -44,33 +43,19 @@ from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, account_id
 
 def monitoring_settings(request: JsonMapping, output: str | None) -> JsonObject:
     """Return the settings; None for each setting with its default value. `output` is the S3 folder of the outputs."""
-    profiler, hook = request.get("ProfilerConfig") or {}, request.get("DebugHookConfig")
     settings: JsonObject = {
         "profiler_rules": [_rule(row) for row in request.get("ProfilerRuleConfigurations") or ()] or None,
         "debug_rules": [_rule(row) for row in request.get("DebugRuleConfigurations") or ()] or None,
     }
-    if profiler.get("DisableProfiler") is False:
-        place = profiler.get("S3OutputPath")
-        settings |= {
-            "profiler": True,
-            "profiler_output": place if place != output else None,
-            "profiler_interval": profiler.get("ProfilingIntervalInMilliseconds"),
-            "profiler_parameters": profiler.get("ProfilingParameters") or None,
-        }
-    if hook is not None:
-        place = hook.get("S3OutputPath")
-        rows = hook.get("CollectionConfigurations") or ()
-        settings |= {
-            "debugger": True,
-            "debugger_output": place if place != output else None,
-            "debugger_path": hook.get("LocalPath"),
-            "debugger_parameters": hook.get("HookParameters") or None,
-            "debugger_collections": {
-                row["CollectionName"]: row.get("CollectionParameters") or {} for row in rows if "CollectionName" in row
-            }
-            or None,
-        }
-    return settings
+    if value_at(request, "ProfilerConfig", "DisableProfiler") is False:
+        settings |= {"profiler": True, **_by_table(request, "settings_of_profiler")}
+    if (hook := request.get("DebugHookConfig")) is not None:
+        rows = [row for row in hook.get("CollectionConfigurations") or () if "CollectionName" in row]
+        collections = {row["CollectionName"]: row.get("CollectionParameters") or {} for row in rows}
+        settings |= {"debugger": True, **_by_table(request, "settings_of_debugger")}
+        settings["debugger_collections"] = collections or None
+    usual = [name for name in ("profiler_output", "debugger_output") if settings.get(name) == output]
+    return settings | dict.fromkeys(usual)
 
 
 def _rule(row: JsonMapping) -> JsonObject:
@@ -82,8 +67,7 @@ def _rule(row: JsonMapping) -> JsonObject:
 _S3 = re.compile(r"s3://(?P<bucket>[^/]+)/?(?P<key>.*)")
 _REGION = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.")
 _DATA_TYPES: Mapping[Any, str] = {"ManifestFile": "manifest", "AugmentedManifestFile": "augmented_manifest"}
-_INPUT_MODES = {"File": "download", "Pipe": "pipe", "FastFile": "mount"}
-_SYSTEMS = {"FSxLustre": "fsx", "EFS": "efs"}
+MODES = {theirs: ours for ours, theirs in INPUT_MODES.items()}
 
 OF_SDK = ("sagemaker_estimator", "sagemaker_s3_output", "sagemaker_training_compiler_")
 """Hyperparameters for images of reinforcement learning and of the Training Compiler (SDK 2.257.7)."""
@@ -159,10 +143,7 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
 
 def _by_framework(original: Original) -> Iterator[Draft]:
     uri = _mapping(original.request["AlgorithmSpecification"]).get("TrainingImage")
-    try:
-        image = image_of_uri(uri) if isinstance(uri, str) else None
-    except JobError:
-        image = None
+    image = image_of_uri(uri) if isinstance(uri, str) else None
     if image is None:
         return
     python = ".".join(map(str, image.python_version))
@@ -260,7 +241,10 @@ def _common(original: Original) -> Draft:
     variables = _mapping(request.get("Environment"))
     if variables:
         job["environment"] = {"variables": variables}
-    inputs = {name: _on_this_machine(item, original) for name, item in _inputs(request)}
+    inputs = dict(_inputs(request))
+    for item in inputs.values():
+        if (path := original.data.get(item["sagemaker"])) is not None:  # which the script uploads from this machine
+            item |= {"sagemaker": f"./{path}".rstrip("/")} | ({} if path.endswith("/") else {"type": "uri_file"})
     if inputs:
         job["inputs"] = inputs
     checkpoint = _mapping(request.get("CheckpointConfig"))
@@ -287,10 +271,13 @@ def _resources(config: JsonMapping) -> JsonObject:
     resources: JsonObject = {}
     groups, preferences = config.get("InstanceGroups"), config.get("InstancePreferences")
     if groups:
-        words = {"name": "InstanceGroupName", "instance_type": "InstanceType", "instance_count": "InstanceCount"}
-        usual = {"InstanceCount": 1}
         resources["instance_groups"] = [
-            {ours: row.get(theirs, usual.get(theirs, "")) for ours, theirs in words.items()} for row in groups
+            {
+                "name": row.get("InstanceGroupName", ""),
+                "instance_type": row.get("InstanceType", ""),
+                "instance_count": row.get("InstanceCount", 1),
+            }
+            for row in groups
         ]
     elif preferences:
         counts = [row.get("InstanceCount", config.get("InstanceCount", 1)) for row in preferences]
@@ -341,14 +328,6 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
             yield key, input_of(source["S3DataSource"], channel, job_mode) | own
 
 
-def _on_this_machine(item: JsonObject, original: Original) -> JsonObject:
-    """Return an input with the path of the data that the script uploads, in place of the data's address."""
-    path = original.data.get(item["sagemaker"])
-    if path is None:
-        return item
-    return item | {"sagemaker": f"./{path}".rstrip("/")} | ({} if path.endswith("/") else {"type": "uri_file"})
-
-
 def _input_name(channel: str, used_names: set[str]) -> str:
     """Return the channel's name. If an input cannot have this name, return a similar one, not in `used_names`."""
     if re.fullmatch(PLACE_NAME, channel):
@@ -361,15 +340,15 @@ def _input_name(channel: str, used_names: set[str]) -> str:
 
 
 def _file_system(source: JsonMapping) -> JsonObject:
-    place = f"{_SYSTEMS.get(source.get('FileSystemType', ''), 'fsx')}://{source.get('FileSystemId', '')}"
-    access = source.get("FileSystemAccessMode")
-    return {"sagemaker": place + str(source.get("DirectoryPath", ""))} | ({"access": "rw"} if access == "rw" else {})
+    scheme = "efs" if source.get("FileSystemType") == "EFS" else "fsx"
+    place = f"{scheme}://{source.get('FileSystemId', '')}{source.get('DirectoryPath', '')}"
+    return {"sagemaker": place} | ({"access": "rw"} if source.get("FileSystemAccessMode") == "rw" else {})
 
 
 def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonObject:
     item = {
         "sagemaker": source.get("S3Uri", ""),
-        "mode": _INPUT_MODES.get(channel.get("InputMode", job_mode)),
+        "mode": MODES.get(channel.get("InputMode", job_mode)),
         "shard": source.get("S3DataDistributionType") == "ShardedByS3Key" or None,
         "data_type": _DATA_TYPES.get(source.get("S3DataType")),
         "content_type": channel.get("ContentType"),
@@ -384,7 +363,7 @@ def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonOb
 
 _UNLESS_EMPTY = frozenset(
     "output_kms_key volume_kms_key network_isolation encrypt_inter_container_traffic remote_debug infra_check "
-    "session_tags".split()
+    "session_tags profiler_parameters debugger_parameters".split()
 )
 """Settings whose empty value is the default."""
 
@@ -400,7 +379,7 @@ def _settings(original: Original) -> JsonObject:
     if checkpoint == CHECKPOINT_DIR or not re.fullmatch(CHECKPOINT_PATH, checkpoint):
         settings["checkpoint_path"] = None
     mode = value_at(request, "AlgorithmSpecification", "TrainingInputMode")
-    settings["input_mode"] = _INPUT_MODES.get(mode) if mode != "File" else None
+    settings["input_mode"] = MODES.get(mode) if mode != "File" else None
     return {name: value for name, value in settings.items() if value is not None}
 
 

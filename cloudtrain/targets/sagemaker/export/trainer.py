@@ -21,7 +21,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.plans.document import visible, visible_json
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref, build, build_arguments, python_code
-from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of
+from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of, without_nulls
 from cloudtrain.targets.sagemaker.export.estimator import (
     NO_CONFIGURATION,
     NO_WAIT,
@@ -29,6 +29,8 @@ from cloudtrain.targets.sagemaker.export.estimator import (
     estimator_program,
     refuse,
 )
+from cloudtrain.targets.sagemaker.plan import TRAINING, S3Uri
+from cloudtrain.targets.sagemaker.reading import instances_in
 from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import AwsPlace
 
@@ -46,6 +48,8 @@ SMP_PARAMETERS = frozenset(SDK_TABLES["names"]["smp_parameters"].split())
 
 _SHAPES = "sagemaker.core.shapes"
 _CONFIGS = "sagemaker.core.training.configs"
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""Where a name in camel case such as `S3Uri` has an underscore in snake case, `s3_uri`."""
 
 
 def trainer_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
@@ -71,12 +75,18 @@ def trainer_program(request: JsonObject, region: str, profile: str | None = None
         raise refuse(SDK, left)
     trainer = Call("sagemaker.train.model_trainer.ModelTrainer", {"sagemaker_session": Ref("session")} | arguments)
     channels = by_drivers.channels if by_drivers else request.get("InputDataConfig", [])
+    note = "" if by_drivers else "The image's own toolkit starts the job: version 3 has no driver."
+    if by_drivers and by_drivers.launcher == "mpirun" and (instances_in(request["ResourceConfig"]) or 1) > 1:
+        note = "Version 3's MPI driver asks mpirun for the processes of one instance: the others stay idle."
+    # its session uploads the drivers to the bucket of the code
+    bucket = {"default_bucket": S3Uri.parse(by_drivers.archive).bucket} if by_drivers else {}
+    session = {"boto_session": boto_session(region, profile), **bucket, "sagemaker_config": NO_CONFIGURATION}
     return Program(
-        {"session": _session(boto_session(region, profile), by_drivers), "trainer": trainer},
+        {"session": Call("sagemaker.core.helper.session_helper.Session", session), "trainer": trainer},
         "train",
         {"input_data_config": [_shape(f"{_SHAPES}.Channel", channel) for channel in channels]},
         EXTRA,
-        _notes(start, request) if by_drivers else ("The image's own toolkit starts the job: version 3 has no driver.",),
+        (note,) if note else (),
         tuple(steps),
         NO_WAIT,
     )
@@ -119,7 +129,7 @@ def _arguments(fields: Fields, base_name: str) -> JsonObject:
     for path, argument in SDK_TABLES["parts"].items():
         value, name = fields.take(path), path.rpartition(".")[2]
         arguments[argument] = None if value is None else _shape(f"{_SHAPES}.{name}", value)
-    return {name: value for name, value in arguments.items() if value is not None}
+    return without_nulls(arguments)
 
 
 def _with_drivers(start: StartedScript) -> JsonObject:
@@ -130,13 +140,11 @@ def _with_drivers(start: StartedScript) -> JsonObject:
         "requirements": start.requirements,
     }
     arguments = {
-        "source_code": Call(
-            f"{_CONFIGS}.SourceCode", {name: value for name, value in code.items() if value is not None}
-        ),
+        "source_code": Call(f"{_CONFIGS}.SourceCode", without_nulls(code)),
         "distributed": _distribution_call(start),
         "hyperparameters": start.hyperparameters or None,
     }
-    return {name: value for name, value in arguments.items() if value is not None}
+    return without_nulls(arguments)
 
 
 def _distribution_call(start: StartedScript) -> Call | None:
@@ -168,11 +176,12 @@ def _networking(fields: Fields) -> Call | None:
 
 
 def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
-    steps: list[tuple[str, JsonObject]] = []
-    for name, argument in SDK_TABLES["steps"].items():
-        value = fields.take(name)
-        if value is not None:
-            steps.append((f"with_{argument}", {argument: _shape(f"{_SHAPES}.{name}", value)}))
+    values = [(name, argument, fields.take(name)) for name, argument in SDK_TABLES["steps"].items()]
+    steps: list[tuple[str, JsonObject]] = [
+        (f"with_{argument}", {argument: _shape(f"{_SHAPES}.{name}", value)})
+        for name, argument, value in values
+        if value is not None
+    ]
     metrics = fields.take("AlgorithmSpecification.MetricDefinitions")
     if metrics is not None:
         shapes = [_shape(f"{_SHAPES}.MetricDefinition", metric) for metric in metrics]
@@ -180,26 +189,9 @@ def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
     return steps
 
 
-def _session(boto: Call, start: StartedScript | None) -> Call:
-    """Return an SDK session that uploads the drivers to the bucket of the code, and reads no configuration files."""
-    arguments: JsonObject = {"boto_session": boto}
-    if start is not None:
-        arguments["default_bucket"] = start.archive.removeprefix("s3://").partition("/")[0]
-    arguments["sagemaker_config"] = NO_CONFIGURATION
-    return Call("sagemaker.core.helper.session_helper.Session", arguments)
-
-
-def _notes(start: StartedScript | None, request: JsonObject) -> tuple[str, ...]:
-    resources = request["ResourceConfig"]
-    groups = resources.get("InstanceGroups", ({"InstanceCount": resources.get("InstanceCount", 1)},))
-    if start and start.launcher == "mpirun" and sum(group["InstanceCount"] for group in groups) > 1:
-        return ("Version 3's MPI driver asks mpirun for the processes of one instance: the others stay idle.",)
-    return ()
-
-
 def _shape(name: str, value: JsonObject) -> Call:
     """Turn a part of the request into an object of version 3, which has the same field names in snake case."""
-    return Call(name, {_snake(key): _value(key, inner) for key, inner in value.items()})
+    return Call(name, {_WORD_START.sub("_", key).lower(): _value(key, inner) for key, inner in value.items()})
 
 
 def _value(key: str, value: Any) -> Any:
@@ -208,11 +200,6 @@ def _value(key: str, value: Any) -> Any:
         return value
     name = f"{_SHAPES}.{nested}"
     return [_shape(name, one) for one in value] if isinstance(value, list) else _shape(name, value)
-
-
-def _snake(name: str) -> str:
-    """Turn `VolumeSizeInGB` into `volume_size_in_gb`, and `S3Uri` into `s3_uri`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 # The exports of a plan: objects and code of the SDK, and the format of the AWS command line.
@@ -306,11 +293,7 @@ class SageMakerExports:
         forms: dict[str, Callable[[], str]] = {
             "aws-cli": lambda: visible_json(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
         }
-        return forms | ({"python": lambda: visible(self.to_python())} if self._trains else {})
-
-    @property
-    def _trains(self) -> bool:
-        return "TrainingJobName" in self._plan.request
+        return forms | ({"python": lambda: visible(self.to_python())} if TRAINING.name in body else {})
 
     def _estimator(self) -> Program:
         return estimator_program(*self._training_job())
@@ -320,7 +303,7 @@ class SageMakerExports:
 
     def _training_job(self) -> tuple[JsonObject, str, str | None]:
         """Return the request of a training job, the AWS region to which it is sent, and the target's AWS profile."""
-        if not self._trains:
+        if TRAINING.name not in self._plan.request:
             hint = "print the request with `--format aws-cli`, or send `plan.request` with boto3"
             raise UsageError("only training jobs can be exported to the SageMaker SDK", hint=hint, code="CT904")
         place = AwsPlace.parse(self._plan.place)
