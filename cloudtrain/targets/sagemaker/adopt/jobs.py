@@ -17,6 +17,7 @@ from cloudtrain.machines.overlay import type_named
 from cloudtrain.plans.plan import map_texts
 from cloudtrain.rules.engine import value_at
 from cloudtrain.targets.adoption import Draft, Original
+from cloudtrain.targets.common.services import own_value
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields, place_of
 from cloudtrain.targets.sagemaker.catalogue.images import has_other_toolkit, image_of_uri
@@ -34,7 +35,6 @@ from cloudtrain.targets.sagemaker.request import (
     SUBMIT_DIRECTORY,
     JsonMapping,
     JsonObject,
-    parsed,
 )
 from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, account_id
 
@@ -115,7 +115,7 @@ def _drafts_of_one_run(original: Original) -> Iterator[Draft]:
     parameters = _mapping(request.get("HyperParameters"))
     if original.start is not None:
         yield from _by_drivers(original, original.start)
-    elif parsed(parameters.get(PROGRAM)):
+    elif own_value(parameters.get(PROGRAM)):
         algorithm = _mapping(request.get("AlgorithmSpecification"))
         if algorithm.get("EnableSageMakerMetricsTimeSeries"):
             yield from _by_framework(original)
@@ -154,7 +154,7 @@ def _by_framework(original: Original) -> Iterator[Draft]:
 def _script(original: Original, environment: JsonObject) -> Draft:
     """Return the job of a script that the image's toolkit starts."""
     request = original.request
-    parameters = {name: parsed(text) for name, text in _mapping(request.get("HyperParameters")).items()}
+    parameters = {name: own_value(text) for name, text in _mapping(request.get("HyperParameters")).items()}
     draft = _common(original)
     job: JsonObject = {
         "name": draft.job["name"],
@@ -218,13 +218,13 @@ def _image_alone(original: Original) -> Draft:
     parameters = _mapping(original.request.get("HyperParameters"))
     own: JsonObject = {}
     for name, text in parameters.items():
-        value = parsed(text)  # a number such as 64 for `64`, if it turns back into the same text
+        value = own_value(text)  # a number such as 64 for `64`, if it turns back into the same text
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text
         own[name] = value if is_number else text
     environment = {"image": {"sagemaker": algorithm.get("TrainingImage") or "image-of-the-algorithm:1"}}
     draft.job["environment"] = environment | draft.job.get("environment", {})
     draft.job |= {"hyperparameters": own} if own else {}
-    if parsed(parameters.get(PROGRAM)) is None and original.code is None and original.source is None:
+    if own_value(parameters.get(PROGRAM)) is None and original.code is None and original.source is None:
         draft.job["source_dir"] = None
     draft.job, draft.last_resort = _order_fields(draft.job), True
     return draft
@@ -392,7 +392,7 @@ def region_of(original: Original) -> str | None:
     """Return the region of the request's hyperparameters, else of the settings or of the image's address."""
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
-    region = parsed(parameters.get(REGION)) or original.settings.get("region")
+    region = own_value(parameters.get(REGION)) or original.settings.get("region")
     if isinstance(region, str) and region:
         return region
     image = _REGION.match(str(_mapping(request.get("AlgorithmSpecification")).get("TrainingImage", "")))
@@ -401,7 +401,7 @@ def region_of(original: Original) -> str | None:
 
 def code_uri(request: JsonMapping) -> str | None:
     """Return the location of the request's code; None if the request does not name one."""
-    submit_directory = parsed(_mapping(request.get("HyperParameters")).get(SUBMIT_DIRECTORY))
+    submit_directory = own_value(_mapping(request.get("HyperParameters")).get(SUBMIT_DIRECTORY))
     if isinstance(submit_directory, str) and submit_directory.startswith("s3://"):
         return submit_directory
     return place_of(request, CODE) or None

@@ -17,9 +17,10 @@ from typing import Any
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.rules.engine import text_at
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
+from cloudtrain.targets.common.services import own_value
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of
 from cloudtrain.targets.sagemaker.reading import instances_in
-from cloudtrain.targets.sagemaker.request import MODEL_PARALLEL, JsonMapping, JsonObject, parsed
+from cloudtrain.targets.sagemaker.request import MODEL_PARALLEL, JsonMapping, JsonObject
 
 DRIVERS, CODE = "sm_drivers", "code"
 """The channels that version 3 adds."""
@@ -82,7 +83,7 @@ def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> Js
     if script.get("command") is None:
         script |= {"entry_point": source.get("entry_script"), "launcher": _LAUNCHERS.get(script.pop("driver"), "other")}
     _refuse_unknown(files)
-    values = {name: parsed(text) for name, text in request.get("HyperParameters", {}).items()}
+    values = {name: own_value(text) for name, text in request.get("HyperParameters", {}).items()}
     return _start(
         script.get("launcher", "single"),
         entry_point=script.get("entry_point"),
@@ -92,7 +93,7 @@ def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> Js
         mpi_options=distributed.get("mpi_additional_options") or [],
         smp=values.get(MODEL_PARALLEL),
         arguments={
-            f"--{name}": parsed(value) if isinstance(parsed(value), str) else json.dumps(parsed(value))
+            f"--{name}": own_value(value) if isinstance(own_value(value), str) else json.dumps(own_value(value))
             for name, value in values.items()
             if name != MODEL_PARALLEL
         },
@@ -111,7 +112,7 @@ def started_by_us(request: JsonMapping, region: str) -> JsonObject | None:
     start: StartedScript | None = start_of(dict(request), region)
     if start is None:
         return None
-    values = {name: parsed(text) for name, text in start.hyperparameters.items()}
+    values = {name: own_value(text) for name, text in start.hyperparameters.items()}
     return _start(
         start.launcher if start.launcher != MODEL_PARALLEL else "torchrun",
         entry_point=start.entry_point,
@@ -170,7 +171,7 @@ def draft_fields(start: JsonMapping) -> JsonObject:
     fields: JsonObject = {name: start[name] for name in ("entry_point", "command") if name in start}
     # a number such as 64 for `64`, if cloudtrain would pass the same text to the script
     own = {
-        name.removeprefix("--"): value if text_of(value := parsed(text)) == text else text
+        name.removeprefix("--"): value if text_of(value := own_value(text)) == text else text
         for name, text in start.get("arguments", {}).items()
     }
     if own:
@@ -234,7 +235,7 @@ def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
 
 
 def _json(files: Mapping[str, bytes], name: str) -> JsonObject:
-    content = parsed(files.get(name, b"{}").decode(errors="replace"))
+    content = own_value(files.get(name, b"{}").decode(errors="replace"))
     if not isinstance(content, dict):
         raise Changed(f"`{DRIVERS}/{name}` holds no configuration")
     return content

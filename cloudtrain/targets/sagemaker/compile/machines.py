@@ -147,9 +147,6 @@ def _deciding_type(machines: Machines) -> str:
 FIELD = "sagemaker_overrides"
 
 
-_NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "StoppingCondition", "TrainingJobName")
-
-
 class _Kind(NamedTuple):
     """The request fields of one API operation that overrides must not remove or make unreadable.
 
@@ -168,7 +165,7 @@ class _Kind(NamedTuple):
 
 _KINDS = {
     "CreateTrainingJob": _Kind(
-        needed=_NEEDED,
+        needed=("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "StoppingCondition", "TrainingJobName"),
         read=("InputDataConfig",),
         machines=("ResourceConfig",),
         choices=("InstanceType", "InstanceGroups", "InstancePreferences"),

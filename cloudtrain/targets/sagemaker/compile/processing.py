@@ -141,7 +141,11 @@ def _request(parts: _Parts) -> JsonObject:
     request = {
         "ProcessingJobName": parts.run_name,
         "ProcessingResources": {"ClusterConfig": cluster_config(parts.view, target, parts.machines)},
-        "AppSpecification": _application(parts),
+        "AppSpecification": {
+            "ImageUri": parts.image.uri,
+            **({"ContainerArguments": parts.arguments} if parts.arguments else {}),
+            **({"ContainerEntrypoint": container_entrypoint(parts.words)} if parts.brings_code else {}),
+        },
         "RoleArn": parts.account.role,
         "ProcessingInputs": data.inputs(job, parts.code_uri if parts.brings_code else None),
         "ProcessingOutputConfig": data.outputs(job, target, parts.account, parts.run_name),
@@ -154,25 +158,14 @@ def _request(parts: _Parts) -> JsonObject:
     return {key: value for key, value in request.items() if value not in (None, {}, [])}
 
 
-def _application(parts: _Parts) -> JsonObject:
-    application: JsonObject = {"ImageUri": parts.image.uri}
-    if parts.arguments:
-        application["ContainerArguments"] = parts.arguments
-    if parts.brings_code:
-        application["ContainerEntrypoint"] = container_entrypoint(parts.words)
-    return application
-
-
 def _network(target: SageMaker) -> JsonObject:
     """Return the complete network settings, as the SDK's NetworkConfig writes them; empty if nothing is configured."""
-    config: JsonObject = {}
-    if target.encrypt_inter_container_traffic:
-        config["EnableInterContainerTrafficEncryption"] = True
-    if vpc := network(target):
-        config["VpcConfig"] = vpc
-    if config or target.network_isolation:
-        config["EnableNetworkIsolation"] = target.network_isolation
-    return config
+    encrypts, vpc = target.encrypt_inter_container_traffic, network(target)
+    if not (encrypts or vpc or target.network_isolation):
+        return {}
+    config = {"EnableInterContainerTrafficEncryption": encrypts, "VpcConfig": vpc}
+    written = {name: value for name, value in config.items() if value}
+    return written | {"EnableNetworkIsolation": target.network_isolation}
 
 
 def _word_problems(job: ProcessingJob) -> Iterator[Problem]:

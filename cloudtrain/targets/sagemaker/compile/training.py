@@ -154,7 +154,12 @@ def request_of(parts: TrainingParts) -> JsonObject:
         "VpcConfig": network(target),
         "RetryStrategy": {"MaximumRetryAttempts": target.max_retries} if target.max_retries else None,
         "ExperimentConfig": experiment(target),
-        **_switches(parts),
+        "EnableNetworkIsolation": target.network_isolation or None,
+        "EnableInterContainerTrafficEncryption": target.encrypt_inter_container_traffic or None,
+        "EnableManagedSpotTraining": True if job.spot else None,
+        "RemoteDebugConfig": {"EnableRemoteDebug": True} if target.remote_debug else None,
+        "InfraCheckConfig": {"EnableInfraCheck": True} if target.infra_check else None,
+        "SessionChainingConfig": {"EnableSessionTagChaining": True} if target.session_tags else None,
         **monitoring(target, output_config(job, target, parts.account)["S3OutputPath"]),
     }
     return {key: value for key, value in request.items() if value not in (None, {}, [])}
@@ -244,19 +249,6 @@ def experiment(target: SageMaker) -> dict[str, str]:
     return {key: value for key, value in names.items() if value is not None}
 
 
-def _switches(parts: TrainingParts) -> JsonObject:
-    """Return the fields that switch on optional features; None for features that are off."""
-    target = parts.target
-    return {
-        "EnableNetworkIsolation": target.network_isolation or None,
-        "EnableInterContainerTrafficEncryption": target.encrypt_inter_container_traffic or None,
-        "EnableManagedSpotTraining": True if parts.job.spot else None,
-        "RemoteDebugConfig": {"EnableRemoteDebug": True} if target.remote_debug else None,
-        "InfraCheckConfig": {"EnableInfraCheck": True} if target.infra_check else None,
-        "SessionChainingConfig": {"EnableSessionTagChaining": True} if target.session_tags else None,
-    }
-
-
 # The lines at the top of a printed plan: machines, processes, data locations and maximum cost.
 
 _MODES = {
@@ -268,11 +260,12 @@ _MODES = {
 
 def summary(parts: TrainingParts, machines: Machines, start: Start, processes: Processes) -> list[tuple[str, str]]:
     """Return pairs of label and text, in reading order."""
-    job, account, request = parts.job, parts.account, start.request
+    job, account, request, ranks = parts.job, parts.account, start.request, processes.ranks
+    where = f" on {len(ranks)} of {machines.count} instances" if machines.count > 1 else ""
     pairs = [
         ("target", f"sagemaker ({account.region})"),
         ("instances", instances(machines)),
-        ("processes", _summary_processes(machines, processes)),
+        ("processes", f"{ranks.total()}{where}" if ranks else ""),
         ("distribution", _distribution(distribution_in(job, start))),
         ("launch", f"{_MODES[parts.launch.mode]}: {parts.launch.reason}"),
         ("image", request["AlgorithmSpecification"].get("TrainingImage", "")),
@@ -323,15 +316,6 @@ def _distribution(distribution: Distribution) -> str:
         return distribution.type
     parameters = ", ".join(f"{name} {value}" for name, value in distribution.parameters.items())
     return f"smp version {distribution.version}" + (f": {parameters}" if parameters else "")
-
-
-def _summary_processes(machines: Machines, processes: Processes) -> str:
-    ranks = processes.ranks
-    if not ranks:
-        return ""
-    return (
-        f"{ranks.total()} on {len(ranks)} of {machines.count} instances" if machines.count > 1 else str(ranks.total())
-    )
 
 
 def _spot(request: JsonMapping) -> str:

@@ -399,9 +399,7 @@ def start_of(request: JsonObject, region: str) -> StartedScript | None:
         launcher=_launcher(request, values),
         archive=script.source_dir,
         channels=script.channels,
-        hyperparameters=_own(
-            request, {keys.SUBMIT_DIRECTORY, keys.PROGRAM, keys.LOG_LEVEL, keys.JOB_NAME, keys.REGION, *KEYS}
-        ),
+        hyperparameters=_own(request, {*_TOOLKIT, *KEYS}),
         entry_point=script.entry_point,
         processes=values.get(keys.PROCESSES),
         mpi_options=values.get(keys.MPI_OPTIONS, ""),

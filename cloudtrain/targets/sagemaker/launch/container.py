@@ -204,14 +204,12 @@ def environment(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str,
     and, for the ranks of mpirun, `ToolkitCommand.exports`.
     """
     left_out = {*without, *(() if setup.cpus is not None else ("SM_NUM_CPUS",))}
-    return {**_of_the_job(setup), **_of_the_framework(setup), **script_variables(setup, without=left_out)}
-
-
-def _of_the_job(setup: HostSetup) -> dict[str, str]:
     return {
         "SAGEMAKER_JOB_NAME": str(setup.start.values.get(JOB_NAME, "")),
         "CURRENT_HOST": setup.host.name,
         "SAGEMAKER_REGION": str(setup.start.values.get(REGION) or ""),
+        **_of_the_framework(setup),
+        **script_variables(setup, without=left_out),
     }
 
 
