@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
 from cloudtrain.plans.plan import CompileContext, Plan, Upload, map_texts
 from cloudtrain.plans.processes import Processes
+from cloudtrain.rules.engine import mapping_at
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.common.compiling import Problems, resolve_hyperparameters, resolve_text
@@ -333,20 +334,16 @@ def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject
     written = overridden(request_of(parts), overrides)
     request: JsonObject = map_texts(written, lambda text: text.replace(keys.RUN_NAME, parts.run_name))
     parameters = decode_hyperparameters(request.get("HyperParameters", {}))
+    by_hand = mapping_at(overrides_of(parts.job, "sagemaker"), "HyperParameters")
     problems = []
     for name, (kind, fits) in _KINDS.items():
         if parameters.get(name) and not fits(parameters[name]):
             message = f"`{name}` must be {kind}, and is `{parameters[name]}`"
-            problems.append(Problem(_path(parts.job, name), message, f"leave out `{name}`", code="CT031"))
+            path = (FIELD, "HyperParameters", name) if name in by_hand else ("hyperparameters", name)
+            problems.append(Problem(path, message, f"leave out `{name}`", code="CT031"))
     if problems:
         raise JobError(problems)
     return request
-
-
-def _path(job: TrainingJob, name: str) -> tuple[str, ...]:
-    overrides = overrides_of(job, "sagemaker").get("HyperParameters")
-    by_hand = isinstance(overrides, Mapping) and name in overrides
-    return (FIELD, "HyperParameters", name) if by_hand else ("hyperparameters", name)
 
 
 def _is_text(value: Any) -> bool:

@@ -270,19 +270,16 @@ class SageMakerService:
         return refresh(clients, account.region, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        from cloudtrain.targets.sagemaker.service.transfer import upload, upload_data
+        from cloudtrain.targets.sagemaker.service.transfer import upload
 
         clients = self._at(plan.place)
         owner = account_id(plan.request.get("RoleArn", ""))
         kms_key = plan.request.get(kind_of(plan.request).outputs, {}).get("KmsKeyId")
 
-        def put(item: Upload) -> bool:
+        results = []
+        for item in plan.uploads:
             bucket_owner = owner if owner and f"-{owner}/" in item.destination else None
-            if item.kind == "data":
-                return upload_data(clients, item, owner=bucket_owner, kms_key=kms_key, on_bytes=on_bytes)
-            return upload(clients, item, bundle, owner=bucket_owner, kms_key=kms_key, on_bytes=on_bytes)
-
-        results = [put(item) for item in plan.uploads]
+            results.append(upload(clients, item, bundle, owner=bucket_owner, kms_key=kms_key, on_bytes=on_bytes))
         return any(results)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
