@@ -15,7 +15,7 @@ from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.script import job_name_from
 from cloudtrain.machines.overlay import type_named
 from cloudtrain.plans.plan import map_texts
-from cloudtrain.rules.engine import value_at
+from cloudtrain.rules.engine import mapping_at, text_at, value_at
 from cloudtrain.targets.adoption import Draft, Original
 from cloudtrain.targets.common.services import own_value
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
@@ -112,11 +112,11 @@ def _name_every_run(draft: Draft, name: str, *, by_drivers: bool) -> None:
 
 def _drafts_of_one_run(original: Original) -> Iterator[Draft]:
     request = original.request
-    parameters = _mapping(request.get("HyperParameters"))
+    parameters = mapping_at(request, "HyperParameters")
     if original.start is not None:
         yield from _by_drivers(original, original.start)
     elif own_value(parameters.get(PROGRAM)):
-        algorithm = _mapping(request.get("AlgorithmSpecification"))
+        algorithm = mapping_at(request, "AlgorithmSpecification")
         if algorithm.get("EnableSageMakerMetricsTimeSeries"):
             yield from _by_framework(original)
         yield _script(original, {"image": {"sagemaker": algorithm.get("TrainingImage", "")}})
@@ -131,7 +131,7 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
     """
     for mode in ("entrypoint", "toolkit"):
         draft = _common(original)
-        environment = {"image": {"sagemaker": _mapping(original.request["AlgorithmSpecification"])["TrainingImage"]}}
+        environment = {"image": {"sagemaker": mapping_at(original.request, "AlgorithmSpecification")["TrainingImage"]}}
         environment |= {"requirements": start["requirements"]} if "requirements" in start else {}
         draft.job["inputs"] = {n: v for n, v in draft.job.get("inputs", {}).items() if n not in (CODE, DRIVERS)}
         draft.job["environment"] = environment | draft.job.get("environment", {})
@@ -142,7 +142,7 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
 
 
 def _by_framework(original: Original) -> Iterator[Draft]:
-    uri = _mapping(original.request["AlgorithmSpecification"]).get("TrainingImage")
+    uri = mapping_at(original.request, "AlgorithmSpecification").get("TrainingImage")
     image = image_of_uri(uri) if isinstance(uri, str) else None
     if image is None:
         return
@@ -154,7 +154,7 @@ def _by_framework(original: Original) -> Iterator[Draft]:
 def _script(original: Original, environment: JsonObject) -> Draft:
     """Return the job of a script that the image's toolkit starts."""
     request = original.request
-    parameters = {name: own_value(text) for name, text in _mapping(request.get("HyperParameters")).items()}
+    parameters = {name: own_value(text) for name, text in mapping_at(request, "HyperParameters").items()}
     draft = _common(original)
     job: JsonObject = {
         "name": draft.job["name"],
@@ -165,7 +165,7 @@ def _script(original: Original, environment: JsonObject) -> Draft:
     if own:
         job["hyperparameters"] = own
     distribution = _distribution(Start.of(request), _gpus(request))
-    image = str(_mapping(request.get("AlgorithmSpecification")).get("TrainingImage"))
+    image = str(mapping_at(request, "AlgorithmSpecification").get("TrainingImage"))
     if distribution and not (distribution["type"] == "tensorflow" and has_other_toolkit(image)):  # MXNet's servers
         job["distribution"] = distribution
     groups = parameters.get(GROUPS)
@@ -214,8 +214,8 @@ def _order_fields(job: JsonObject) -> JsonObject:
 def _image_alone(original: Original) -> Draft:
     """Return a job that runs the image's own entry point, with all hyperparameters of the request."""
     draft = _common(original)
-    algorithm = _mapping(original.request.get("AlgorithmSpecification"))
-    parameters = _mapping(original.request.get("HyperParameters"))
+    algorithm = mapping_at(original.request, "AlgorithmSpecification")
+    parameters = mapping_at(original.request, "HyperParameters")
     own: JsonObject = {}
     for name, text in parameters.items():
         value = own_value(text)  # a number such as 64 for `64`, if it turns back into the same text
@@ -237,8 +237,8 @@ def _common(original: Original) -> Draft:
     if name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
     job: JsonObject = {"name": name}
-    job["resources"] = _resources(_mapping(request.get("ResourceConfig")))
-    variables = _mapping(request.get("Environment"))
+    job["resources"] = _resources(mapping_at(request, "ResourceConfig"))
+    variables = dict(mapping_at(request, "Environment"))
     if variables:
         job["environment"] = {"variables": variables}
     inputs = dict(_inputs(request))
@@ -247,16 +247,16 @@ def _common(original: Original) -> Draft:
             item |= {"sagemaker": f"./{path}".rstrip("/")} | ({} if path.endswith("/") else {"type": "uri_file"})
     if inputs:
         job["inputs"] = inputs
-    checkpoint = _mapping(request.get("CheckpointConfig"))
+    checkpoint = mapping_at(request, "CheckpointConfig")
     if "S3Uri" in checkpoint:
         job["checkpoint"] = {"sagemaker": checkpoint["S3Uri"]}
-    stopping = _mapping(request.get("StoppingCondition"))
+    stopping = mapping_at(request, "StoppingCondition")
     if request.get("EnableManagedSpotTraining"):
         wait = stopping.get("MaxWaitTimeInSeconds")
         job["spot"] = {"max_wait": wait} if wait is not None else {}
     if stopping.get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME) != DEFAULT_MAX_RUNTIME:
         job["max_runtime"] = stopping["MaxRuntimeInSeconds"]
-    metrics = _mapping(request.get("AlgorithmSpecification")).get("MetricDefinitions")
+    metrics = mapping_at(request, "AlgorithmSpecification").get("MetricDefinitions")
     if isinstance(metrics, list) and metrics:
         job["metrics"] = {row["Name"]: row["Regex"] for row in metrics if {"Name", "Regex"} <= row.keys()}
     tags = {row["Key"]: row["Value"] for row in request.get("Tags", ()) if row.get("Key") != RUN_TAG}
@@ -303,15 +303,15 @@ def _preference(row: JsonMapping, count: int | None) -> Any:
 
 
 def _gpus(request: JsonMapping) -> int | None:
-    config = _mapping(request.get("ResourceConfig"))
+    config = mapping_at(request, "ResourceConfig")
     row: JsonObject = next(iter(config.get("InstanceGroups") or [config]), {})
     entry = type_named("sagemaker", str(row.get("InstanceType", "")), None)
     return entry.gpus if entry is not None else None
 
 
 def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
-    job_mode = _mapping(request.get("AlgorithmSpecification")).get("TrainingInputMode", "File")
-    isolated = str(_mapping(request.get("HyperParameters")).get(SUBMIT_DIRECTORY, "")).strip('"').startswith("/opt")
+    job_mode = text_at(request, "AlgorithmSpecification", "TrainingInputMode") or "File"
+    isolated = str(mapping_at(request, "HyperParameters").get(SUBMIT_DIRECTORY, "")).strip('"').startswith("/opt")
     channels = request.get("InputDataConfig", ())
     names = {str(channel.get("ChannelName")) for channel in channels}
     for channel in channels:
@@ -319,7 +319,7 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
         key = _input_name(str(name), names)
         names.add(key)
         own = {} if key == name else {"channel": name}
-        source = _mapping(channel.get("DataSource"))
+        source = mapping_at(channel, "DataSource")
         if name == "code" and isolated:
             continue
         if "FileSystemDataSource" in source:
@@ -354,7 +354,7 @@ def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonOb
         "content_type": channel.get("ContentType"),
         "compression": "gzip" if channel.get("CompressionType") == "Gzip" else None,
         "record_wrapper": "recordio" if channel.get("RecordWrapperType") == "RecordIO" else None,
-        "shuffle_seed": _mapping(channel.get("ShuffleConfig")).get("Seed"),
+        "shuffle_seed": mapping_at(channel, "ShuffleConfig").get("Seed"),
         "attribute_names": source.get("AttributeNames") or None,
         "instance_groups": source.get("InstanceGroupNames") or None,
     }
@@ -391,21 +391,17 @@ def _by_table(request: JsonMapping, table: str) -> JsonObject:
 def region_of(original: Original) -> str | None:
     """Return the region of the request's hyperparameters, else of the settings or of the image's address."""
     request = original.request
-    parameters = _mapping(request.get("HyperParameters"))
+    parameters = mapping_at(request, "HyperParameters")
     region = own_value(parameters.get(REGION)) or original.settings.get("region")
     if isinstance(region, str) and region:
         return region
-    image = _REGION.match(str(_mapping(request.get("AlgorithmSpecification")).get("TrainingImage", "")))
+    image = _REGION.match(text_at(request, "AlgorithmSpecification", "TrainingImage"))
     return image["region"] if image else None
 
 
 def code_uri(request: JsonMapping) -> str | None:
     """Return the location of the request's code; None if the request does not name one."""
-    submit_directory = own_value(_mapping(request.get("HyperParameters")).get(SUBMIT_DIRECTORY))
+    submit_directory = own_value(mapping_at(request, "HyperParameters").get(SUBMIT_DIRECTORY))
     if isinstance(submit_directory, str) and submit_directory.startswith("s3://"):
         return submit_directory
     return place_of(request, CODE) or None
-
-
-def _mapping(value: Any) -> JsonObject:
-    return dict(value) if isinstance(value, Mapping) else {}

@@ -42,14 +42,18 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
     `context.account` must be a `SageMakerAccount`. CreateProcessingJob uses the target's settings for role, bucket,
     network, keys and experiment; other settings are ignored.
     """
-    problems = Problems()
-    parts = _Parts.of(job, target, context, problems)
+    problems, view, account, plan = Problems(), job.view, context.account, None
+    machines = problems.value(lambda: machines_of(view, account), None)
+    image = problems.value(lambda: image_of(view, account, machines), None) if machines is not None else None
     problems += [*data.input_problems(job), *_word_problems(job)]
-    # cloudtrain's launcher must run in the image, because no toolkit exists for processing jobs
-    if parts is not None and parts.brings_code and (old := python_too_old(parts.image.entry)):
-        newer = "use a newer `version`, or an image of your own"
-        problems.append(Problem(("environment", "version"), old, newer, code="CT034"))
-    plan = problems.value(lambda: _plan(parts, context), None) if parts is not None else None
+    if machines is not None and image is not None:
+        code_uri = bundle_uri(target, account, context.bundle.sha256)
+        parts = _Parts(job, view, target, account, context.run_name, code_uri, machines, image)
+        # cloudtrain's launcher must run in the image, because no toolkit exists for processing jobs
+        if parts.brings_code and (old := python_too_old(image.entry)):
+            newer = "use a newer `version`, or an image of your own"
+            problems.append(Problem(("environment", "version"), old, newer, code="CT034"))
+        plan = problems.value(lambda: _plan(parts, context), None)
     problems.refuse(plan)
     assert plan is not None
     return plan
@@ -88,25 +92,6 @@ class _Parts:
     code_uri: str
     machines: Machines
     image: ChosenImage
-
-    @classmethod
-    def of(cls, job: ProcessingJob, target: SageMaker, context: CompileContext, problems: Problems) -> _Parts | None:
-        """Choose machines and image; None if no machines or no image fit. The errors are added to `problems`."""
-        view, account = job.view, context.account
-        machines = problems.value(lambda: machines_of(view, account), None)
-        image = problems.value(lambda: image_of(view, account, machines), None) if machines is not None else None
-        if machines is None or image is None:
-            return None
-        return cls(
-            job=job,
-            view=view,
-            target=target,
-            account=account,
-            run_name=context.run_name,
-            code_uri=bundle_uri(target, account, context.bundle.sha256),
-            machines=machines,
-            image=image,
-        )
 
     @property
     def brings_code(self) -> bool:

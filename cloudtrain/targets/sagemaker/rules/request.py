@@ -149,9 +149,8 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
     ECR only reaches its own region.
     """
     region = subject.account.region
-    uri = text_at(subject.plan.request, "AlgorithmSpecification", "TrainingImage") or text_at(
-        subject.plan.request, "AppSpecification", "ImageUri"
-    )
+    places = (("AlgorithmSpecification", "TrainingImage"), ("AppSpecification", "ImageUri"))
+    uri = next(filter(None, (text_at(subject.plan.request, *place) for place in places)), "")
     match = _REGISTRY.fullmatch(uri)
     has_region = "region" not in subject.account.missing and _REGION.fullmatch(region)
     if match and has_region and match["region"] != region:
