@@ -15,7 +15,7 @@ from cloudtrain.errors import Problem, UsageError
 from cloudtrain.job.model import Count, Model, all_at_once
 from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.system.files import expand_home, read_trusted
-from cloudtrain.targets.settings import TargetSettings
+from cloudtrain.targets.settings import TargetSettings, ini_sections
 
 if TYPE_CHECKING:
     from cloudtrain.job.model import Fields, Texts
@@ -279,7 +279,7 @@ def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
     """Read what `az configure --defaults group=... workspace=...` and `az account set` have stored. The environment
     variables of az take precedence."""
     folder = az_folder(environ)
-    defaults = dict(_section(folder / "config", "defaults"))
+    defaults = ini_sections(folder / "config").get("defaults", {})
     settings = {
         "resource_group": environ.get("AZURE_DEFAULTS_GROUP") or defaults.get("group"),
         "workspace": environ.get("AZURE_DEFAULTS_WORKSPACE") or defaults.get("workspace"),
@@ -291,17 +291,6 @@ def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
 def _default_subscription(folder: Path) -> str | None:
     ids = (row["id"] for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id"))
     return next(map(str, ids), None)
-
-
-def _section(file: Path, name: str) -> Mapping[str, str]:
-    import configparser
-
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read(file, encoding="utf-8")
-    except (configparser.Error, OSError, UnicodeDecodeError):
-        return {}
-    return dict(parser.items(name)) if parser.has_section(name) else {}
 
 
 # The account part of a run's reference: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`.

@@ -290,8 +290,14 @@ def instances(machines: Machines, *, together: bool = True) -> str:
 
     `together`: whether the instances communicate with each other. EFA is named only if they do.
     """
-    between = "\nor " if machines.kind == "preferences" else "\n"
-    return between.join(_instances(group, machines, together) for group in machines.groups)
+    lines = []
+    for group in machines.groups:
+        line = f"{group.count} x {group.instance_type}"
+        if group.known is not None:
+            efa = ", EFA" if together and group.known.interconnect == "rdma" and group.count > 1 else ""
+            line += f" ({group.known.hardware}{efa})"
+        lines.append(f"{group.name}: {line}" if machines.kind == "groups" else line)
+    return ("\nor " if machines.kind == "preferences" else "\n").join(lines)
 
 
 def cost(machines: Machines, request: JsonMapping) -> str:
@@ -301,15 +307,6 @@ def cost(machines: Machines, request: JsonMapping) -> str:
         return "unknown: the catalogue has no price of this type"
     spot = ", less on spot capacity" if request.get("EnableManagedSpotTraining") else ""
     return f"at most ${price.over(max_runtime(request)):,.2f} at list prices{spot}"
-
-
-def _instances(group: MachineGroup, machines: Machines, together: bool) -> str:
-    entry = group.known
-    text = f"{group.count} x {group.instance_type}"
-    if entry is not None:
-        efa = ", EFA" if together and entry.interconnect == "rdma" and group.count > 1 else ""
-        text += f" ({entry.hardware}{efa})"
-    return f"{group.name}: {text}" if machines.kind == "groups" else text
 
 
 def _distribution(distribution: Distribution) -> str:

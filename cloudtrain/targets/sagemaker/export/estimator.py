@@ -238,14 +238,24 @@ def _choose_image(request: JsonObject, script: ToolkitScript, framework: str, re
 
     The image is given as a version if the SDK chooses exactly this image for the version, or else by its URI.
     """
-    uri = request["AlgorithmSpecification"]["TrainingImage"]
+    uri, resources = request["AlgorithmSpecification"]["TrainingImage"], request["ResourceConfig"]
     distribution = dist.distribution_of(script.values)
-    setting = _setting(request, script, framework)
-    by_version = version_arguments(uri, region, setting.types, distribution)
-    reason = None
-    for image in _candidates(framework, uri, by_version, distribution):
-        version = next((image[name] for name in _VERSIONS if name in image), None)
-        candidate = replace(setting, image_uri=image.get("image_uri", ""), version=version)
+    setting = dist.Setting(
+        framework,
+        instance_type=resources.get("InstanceType"),
+        groups={group["InstanceGroupName"]: group["InstanceType"] for group in resources.get("InstanceGroups", ())},
+        entry_point=script.entry_point,
+        debugger=HOOK in request,
+    )
+    by_uri: JsonObject = {"image_uri": uri} | ({"py_version": None} if framework == "huggingface" else {})
+    version: JsonObject = {}
+    if "multi_worker_mirrored_strategy" in distribution:  # the SDK checks the version even if an image is given
+        entry = image_of_uri(uri)
+        version = {"framework_version": entry.engine[1] if entry else None}
+    by_version, reason = version_arguments(uri, region, setting.types, distribution), None
+    for image in ([by_version] if by_version else []) + [by_uri | version]:
+        named = next((image[name] for name in _VERSIONS if name in image), None)
+        candidate = replace(setting, image_uri=image.get("image_uri", ""), version=named)
         reason = dist.objection(distribution, script.values, candidate) if distribution else None
         if reason is None:
             names = frozenset(dist.sdk_hyperparameters(distribution, candidate)) if distribution else frozenset[str]()
@@ -253,34 +263,8 @@ def _choose_image(request: JsonObject, script: ToolkitScript, framework: str, re
                 numbers = map(list(setting.groups).index, distribution["instance_groups"])
                 distribution = {**distribution, "instance_groups": [Ref("instance_groups", one) for one in numbers]}
             return _Choice(image, distribution, names)
-    plain = version_arguments(uri, region, setting.types, {}) or _by_uri(framework, uri)
+    plain = version_arguments(uri, region, setting.types, {}) or by_uri
     return _Choice(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
-
-
-def _candidates(
-    framework: str, uri: str, by_version: dict[str, str] | None, distribution: JsonObject
-) -> list[JsonObject]:
-    candidates: list[JsonObject] = [by_version] if by_version else []
-    by_uri = _by_uri(framework, uri)
-    if "multi_worker_mirrored_strategy" in distribution:  # the SDK checks the version even if an image is given
-        image = image_of_uri(uri)
-        by_uri["framework_version"] = image.engine[1] if image else None
-    return [*candidates, by_uri]
-
-
-def _by_uri(framework: str, uri: str) -> JsonObject:
-    return {"image_uri": uri} | ({"py_version": None} if framework == "huggingface" else {})
-
-
-def _setting(request: JsonObject, script: ToolkitScript, framework: str) -> dist.Setting:
-    resources = request["ResourceConfig"]
-    return dist.Setting(
-        framework,
-        instance_type=resources.get("InstanceType"),
-        groups={group["InstanceGroupName"]: group["InstanceType"] for group in resources.get("InstanceGroups", ())},
-        entry_point=script.entry_point,
-        debugger=HOOK in request,
-    )
 
 
 # The error for requests that an SDK cannot express.

@@ -12,12 +12,13 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.plans.states import LogLine
 from cloudtrain.targets.common.services import NotThere
 from cloudtrain.targets.sagemaker.reading import Start
-from cloudtrain.targets.sagemaker.request import PROGRAM, Host, JsonMapping, JsonObject, hosts
+from cloudtrain.targets.sagemaker.request import PROCESSES, PROGRAM, Host, JsonMapping, JsonObject, hosts
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 # Turn one CloudWatch event into log lines, each with its rank if the launcher marks it.
@@ -183,8 +184,11 @@ def _count(start: Start, host: Host, overlay: Overlay) -> int | None:
     """Return the number of ranks on a host; None if unknown."""
     if _is_alone(start):
         return 1
+    count = start.launch.get("processes_per_instance") if start.launch else start.settings.get(PROCESSES)
+    if count:
+        return _number(count)
     entry = type_named("sagemaker", host.instance_type, overlay)
-    return start.processes or (entry.devices if entry is not None else None)
+    return entry.devices if entry is not None else None
 
 
 def _worlds(start: Start, everyone: Iterable[Host]) -> list[list[Host]]:
@@ -204,3 +208,11 @@ def _worlds(start: Start, everyone: Iterable[Host]) -> list[list[Host]]:
     if not start.groups:
         return list(groups.values())
     return [[host for name, members in groups.items() if name in start.groups for host in members]]
+
+
+def _number(value: Any) -> int | None:
+    """Return a value as a number; None if it is not a number. Like the toolkit, it accepts numbers in quotes."""
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None

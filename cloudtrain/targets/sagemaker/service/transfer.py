@@ -37,8 +37,6 @@ from cloudtrain.targets.sagemaker.service.clients import Clients
 _PART = 16 << 20
 """Size of one part in bytes; larger files are uploaded in several parts at once."""
 
-_TYPE = "ContentType"
-
 _MARK, _SIZE, _CHECKSUM = "cloudtrain-sha256", "cloudtrain-bytes", "cloudtrain-checksum"
 """Metadata of an uploaded bundle: the hash of its content, and size and checksum of the archive."""
 
@@ -69,7 +67,8 @@ def upload(
         bundle.write(archive)
         metadata = {_MARK: item.sha256, _SIZE: str(archive.stat().st_size), _CHECKSUM: _checksum(archive)}
         count = None if on_bytes is None else _counting(archive.stat().st_size, on_bytes)
-        _send(clients, archive, place, _extras(metadata, owner, kms_key), count)
+        extras = {"Metadata": metadata, "ContentType": "application/gzip", **_extras(owner, kms_key)}
+        _send(clients, archive, place, extras, count)
     return True
 
 
@@ -78,7 +77,7 @@ def _upload_data(
 ) -> bool:
     where = S3Uri.parse(item.destination)
     bucket = {"Bucket": where.bucket} | ({"ExpectedBucketOwner": owner} if owner else {})
-    extras = {name: value for name, value in _extras({}, owner, kms_key).items() if name not in ("Metadata", _TYPE)}
+    extras = _extras(owner, kms_key)
 
     def sizes() -> dict[str, int]:
         objects = clients.objects(Prefix=where.folder, **bucket)
@@ -126,8 +125,8 @@ def _checksum(archive: Path) -> str:
     return b64encode(whole if is_one_part else hashlib.sha256(whole).digest()).decode()
 
 
-def _extras(metadata: dict[str, str], owner: str | None, kms_key: str | None) -> JsonObject:
-    extras: JsonObject = {"Metadata": metadata, _TYPE: "application/gzip", "ChecksumAlgorithm": "SHA256"}
+def _extras(owner: str | None, kms_key: str | None) -> JsonObject:
+    extras: JsonObject = {"ChecksumAlgorithm": "SHA256"}
     if owner is not None:
         extras["ExpectedBucketOwner"] = owner
     if kms_key is not None:
