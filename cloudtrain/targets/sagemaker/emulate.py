@@ -64,16 +64,16 @@ from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     """Return the processes of one host: the launcher and its children."""
     plan = _plan(stage, host)
-    program = plan.programs[0] if plan.programs else None
+    first = plan.programs[0].role if plan.programs else ""
     variables = local_variables(stage.variables(host))
-    if program is not None and program.role == "torchrun":
+    if first == "torchrun":
         variables |= stage.torchrun_variables(host)
-    if program is not None and program.role == "mpirun":
+    if first == "mpirun":
         folder, path = os.path.dirname(stage.mpirun), variables.get("PATH", "${{env.PATH}}")  # noqa: PTH120
         variables = {**OPEN_MPI, **variables, "PATH": f"{folder}:{path}"}  # on which the launcher finds mpirun
     if plan.endpoints:
         variables[EMULATION] = json.dumps({endpoint: local_endpoint(endpoint) for endpoint in sorted(plan.endpoints)})
-    role = "process" if program is not None and program.role == "process" else "launcher"
+    role = "process" if first == "process" else "launcher"
     argv = tuple(container_entrypoint(stage.root(host), stage.python))
     launched = tuple(
         Process(host.index, each.role, each.argv, each.env) for each in plan.programs if role == "launcher"
@@ -81,7 +81,7 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     return HostLaunch(
         (Process(host.index, role, argv, variables),),
         (*launched, *_ranks(stage, host, plan)),
-        ranks=plan.processes_per_instance if {*_LAUNCHERS} & {each.role for each in plan.programs} else 0,
+        ranks=plan.processes_per_instance if first in _LAUNCHERS else 0,
         endpoints=plan.endpoints,
         unpacks=True,
     )
@@ -89,25 +89,15 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
 
 def _plan(stage: EmulatedJob, host: Host) -> LaunchPlan:
     """Return the launcher's plan with the containers' addresses; ports on this machine are chosen at start."""
-    request, hardware = stage.request_of(host), stage.account.machine
-    machine = HostMachine(
-        python=stage.python, cpus=hardware.cpus, gpus=stage.gpus(host), variables=dict(stage.variables(host))
-    )
+    request, cpus = stage.request_of(host), stage.account.machine.cpus
+    machine = HostMachine(python=stage.python, cpus=cpus, gpus=stage.gpus(host), variables=stage.variables(host))
     resource = with_loopback(resource_config(request, host))
+    configuration = hyperparameters_file(request), resource, input_data_config(request)
     try:
-        return launch_plan(
-            hyperparameters_file(request),
-            resource,
-            input_data_config(request),
-            machine,
-            root=stage.root(host),
-            network=Network({}),
-        )
+        return launch_plan(*configuration, machine, root=stage.root(host), network=Network({}))
     except SetupError as error:
-        message = f"on SageMaker the job would stop at once: {error.message}"
-        raise JobError(
-            [Problem(("sagemaker_overrides", "HyperParameters"), message, error.hint, code="CT039")]
-        ) from None
+        message, path = f"on SageMaker the job would stop at once: {error.message}", (FIELD, "HyperParameters")
+        raise JobError([Problem(path, message, error.hint, code="CT039")]) from None
 
 
 def _ranks(stage: EmulatedJob, host: Host, plan: LaunchPlan) -> Sequence[Process]:

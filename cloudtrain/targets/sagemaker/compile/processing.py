@@ -156,21 +156,20 @@ def _network(target: SageMaker) -> JsonObject:
 def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
     """Report arguments that the request cannot hold because they are too long or contain a line break."""
     paths = data.processing_paths_of(job)
+    texts: dict[tuple[str, ...], str] = {}
     if job.command is not None:
-        line = resolve_text(job.command, paths)
-        yield from _word_problem(line, ("command",), "put it into a script: `entry_point: run.sh`")
+        texts["command",] = resolve_text(job.command, paths)
     for name, value in resolve_hyperparameters(job.view.hyperparameters, paths).items():
-        text = hyperparameter_argv({name: value})[-1]
+        texts["hyperparameters", name] = hyperparameter_argv({name: value})[-1]
+    for path, text in texts.items():
         hint = "write it to a file in the source folder, and give the file's name"
-        yield from _word_problem(text, ("hyperparameters", name), hint)
-
-
-def _word_problem(text: str, path: tuple[str, ...], hint: str) -> Iterator[Problem]:
-    if len(text) > LONGEST_WORD:
-        message = f"`{path[-1]}` has {len(text)} characters, and a processing job takes at most {LONGEST_WORD}"
-        yield Problem(path, message, hint, code="CT031")
-    elif "\n" in text:
-        yield Problem(path, f"`{path[-1]}` has a line break, which a processing job cannot take", hint, code="CT031")
+        hint = "put it into a script: `entry_point: run.sh`" if path == ("command",) else hint
+        if len(text) > LONGEST_WORD:
+            message = f"`{path[-1]}` has {len(text)} characters, and a processing job takes at most {LONGEST_WORD}"
+            yield Problem(path, message, hint, code="CT031")
+        elif "\n" in text:
+            message = f"`{path[-1]}` has a line break, which a processing job cannot take"
+            yield Problem(path, message, hint, code="CT031")
 
 
 def _processes(parts: _Parts, count: int) -> Processes:
@@ -189,12 +188,10 @@ def _processes(parts: _Parts, count: int) -> Processes:
 def _notes(parts: _Parts) -> Iterator[str]:
     if parts.image.assumed is not None:
         yield f"the image is for {parts.image.assumed}"
-    read_on_demand = [
-        n for n, item in parts.job.inputs.items() if "mode" in item.model_fields_set and item.mode == "mount"
-    ]
-    if read_on_demand:
-        names = ", ".join(f"`{name}`" for name in read_on_demand)
-        yield f"processing jobs have no FastFile mode, so {names} will be copied before the start"
+    inputs = parts.job.inputs.items()
+    mounted = [f"`{name}`" for name, item in inputs if "mode" in item.model_fields_set and item.mode == "mount"]
+    if mounted:
+        yield f"processing jobs have no FastFile mode, so {', '.join(mounted)} will be copied before the start"
 
 
 def _summary(parts: _Parts, machines: Machines, request: JsonObject) -> Iterator[tuple[str, str]]:

@@ -116,13 +116,19 @@ def _obstacles(start: StartedScript | None, request: JsonObject) -> list[str]:
 
 def _arguments(fields: Fields, base_name: str) -> JsonObject:
     """Return the arguments of `ModelTrainer` that are the same with and without version 3's drivers."""
+    compute = _shape(f"{_CONFIGS}.Compute", fields.take("ResourceConfig"))
+    if fields.take_if("EnableManagedSpotTraining", True):
+        compute.arguments["enable_managed_spot_training"] = True
+    network = _shape(f"{_CONFIGS}.Networking", fields.take("VpcConfig", {}))
+    flags = [argument for path, argument in SDK_TABLES["networking"].items() if fields.take_if(path, True)]
+    network.arguments.update(dict.fromkeys(flags, True))
     arguments: JsonObject = {
         "role": fields.take("RoleArn"),
         "base_job_name": base_name,
         "training_image": fields.take("AlgorithmSpecification.TrainingImage"),
         "training_input_mode": fields.take("AlgorithmSpecification.TrainingInputMode", "File"),
-        "compute": _compute(fields),
-        "networking": _networking(fields),
+        "compute": compute,
+        "networking": network if network.arguments else None,
         "environment": fields.take("Environment"),
         "tags": [_shape(f"{_SHAPES}.Tag", tag) for tag in fields.take("Tags", [])] or None,
     }
@@ -158,21 +164,6 @@ def _distribution_call(start: StartedScript) -> Call | None:
     if start.model_parallel is not None:
         arguments["smp"] = Call("sagemaker.train.distributed.SMP", dict(start.model_parallel))
     return Call("sagemaker.train.distributed.Torchrun", arguments)
-
-
-def _compute(fields: Fields) -> Call:
-    resources = _shape("", fields.take("ResourceConfig")).arguments
-    if fields.take_if("EnableManagedSpotTraining", True):
-        resources["enable_managed_spot_training"] = True
-    return Call(f"{_CONFIGS}.Compute", resources)
-
-
-def _networking(fields: Fields) -> Call | None:
-    network = _shape("", fields.take("VpcConfig", {})).arguments
-    for path, argument in SDK_TABLES["networking"].items():
-        if fields.take_if(path, True):
-            network[argument] = True
-    return Call(f"{_CONFIGS}.Networking", network) if network else None
 
 
 def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from cloudtrain.rules.engine import mapping_at
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.variables import text_of
@@ -69,8 +70,7 @@ class HostSetup:
 
     @property
     def given(self) -> Mapping[str, str]:
-        environment: Mapping[str, str] = self.request.get("Environment") or {}
-        return environment
+        return mapping_at(self.request, "Environment")
 
     @property
     def training_module(self) -> str | None:
