@@ -174,15 +174,6 @@ class Start:
         """The hyperparameter that asks for a launcher: the one that counts, or else one that the toolkit ignores."""
         return self.key or next((key for key in keys.LAUNCHER_KEYS if self.settings.get(key)), None)
 
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """The hyperparameters for launchers and libraries that have no effect."""
-        effective = {self.key, keys.MIRRORED if self.mirrors else None}
-        ignored = [key for key in keys.LAUNCHER_KEYS if self.settings.get(key) and key not in effective]
-        if self.parameters.get(keys.MODEL_PARALLEL) and self.key not in (keys.MPI, keys.TORCH):
-            ignored.append(keys.MODEL_PARALLEL)
-        return tuple(ignored)
-
     def starts(self, launcher: str) -> bool:
         """Return whether the toolkit starts processes for this launcher of a job's distribution."""
         needed = {"torchrun": keys.TORCH, "tensorflow": keys.MIRRORED}.get(launcher)

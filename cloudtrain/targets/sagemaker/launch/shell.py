@@ -128,17 +128,14 @@ def arrives_intact(value: Any, toolkit: str, *, script: str = "train.py") -> boo
     return arrives(value, toolkit, script=script) == text_of(value)
 
 
-def shell_tokens(argv: Sequence[str], toolkit: str, *, captured: bool = True) -> tuple[str, ...] | None:
+def shell_tokens(argv: Sequence[str], toolkit: str) -> tuple[str, ...] | None:
     """Return the argv that arrives after all shells: the toolkit's shell, and the `/bin/sh -c` of a shell script.
 
-    `captured` is `Command.captured`. Returns None if a shell would fail or run another command, or if the result
-    depends on the shell or on files.
+    Returns None if a shell would fail or run another command, or if the result depends on the shell or on files.
     """
     if any("\0" in word for word in argv):
         return None
-    tokens: Sequence[str] | None = argv
-    if uses_shell(toolkit):
-        tokens = words(" ".join(argv)) if captured else [*argv[:-1], argv[-1].strip('"')]
+    tokens = words(" ".join(argv)) if uses_shell(toolkit) else argv
     if tokens is None:
         return None
     starts = [place for place in range(len(tokens) - 2) if tuple(tokens[place : place + 2]) == ("/bin/sh", "-c")]
