@@ -43,7 +43,8 @@ class ImageContents(NamedTuple):
         return self._knows(_RDMA_SINCE, instance_type)
 
     def _knows(self, since: Mapping[str, str], instance_type: str) -> bool:
-        return any(self.version >= numbers(first) for first, names in since.items() if instance_type in names.split())
+        first = (version for version, names in since.items() if instance_type in names.split())
+        return any(self.version >= numbers(version) for version in first)
 
 
 _EFA_SINCE = {
