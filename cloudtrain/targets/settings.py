@@ -252,6 +252,18 @@ def own_file() -> Path:
     return user_config_path("cloudtrain", appauthor=False) / FILE_NAME
 
 
+def ini_sections(file: Path, *, default_section: str = "DEFAULT") -> dict[str, dict[str, str]]:
+    """Return the sections of a provider's own configuration file; empty if the file cannot be read."""
+    import configparser
+
+    parser = configparser.RawConfigParser(default_section=default_section, strict=False)
+    try:
+        parser.read(file, encoding="utf-8")
+    except (configparser.Error, OSError, UnicodeDecodeError):
+        return {}
+    return {name: dict(parser.items(name)) for name in parser.sections()}
+
+
 def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
     """Yield the paths of the existing settings files: the user's, then the project's, which takes precedence."""
     if os.path.lexists(own_file()):

@@ -15,7 +15,7 @@ from cloudtrain.errors import Problem, UsageError
 from cloudtrain.job.model import Count, Model, all_at_once
 from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.system.files import expand_home
-from cloudtrain.targets.settings import TargetSettings
+from cloudtrain.targets.settings import TargetSettings, ini_sections
 
 if TYPE_CHECKING:
     from cloudtrain.job.model import Fields, Texts
@@ -283,7 +283,7 @@ def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
     """Read what `az configure --defaults group=... workspace=...` and `az account set` have stored. The environment
     variables of az take precedence."""
     folder = az_folder(environ)
-    defaults = dict(_section(folder / "config", "defaults"))
+    defaults = ini_sections(folder / "config").get("defaults", {})
     settings = {
         "resource_group": environ.get("AZURE_DEFAULTS_GROUP") or defaults.get("group"),
         "workspace": environ.get("AZURE_DEFAULTS_WORKSPACE") or defaults.get("workspace"),
@@ -293,14 +293,3 @@ def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
         rows = [row for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id")]
         settings["subscription_id"] = str(rows[0]["id"]) if rows else None
     return {name: value for name, value in settings.items() if value}
-
-
-def _section(file: Path, name: str) -> Mapping[str, str]:
-    import configparser
-
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read(file, encoding="utf-8")
-    except (configparser.Error, OSError, UnicodeDecodeError):
-        return {}
-    return dict(parser.items(name)) if parser.has_section(name) else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -34,11 +35,11 @@ from cloudtrain.targets.sagemaker.emulate_stage import (
     EmulatedJob,
     HostLaunch,
     local_endpoint,
-    local_master,
     local_port,
     local_tf_config,
     local_variables,
     port_name,
+    relocate_text,
     with_loopback,
 )
 from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
@@ -63,15 +64,16 @@ from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     """Return the processes of one host: the launcher and its children."""
     plan = _plan(stage, host)
-    program = plan.programs[0] if plan.programs else None
+    first = plan.programs[0].role if plan.programs else ""
     variables = local_variables(stage.variables(host))
-    if program is not None and program.role == "torchrun":
+    if first == "torchrun":
         variables |= stage.torchrun_variables(host)
-    if program is not None and program.role == "mpirun":
-        variables = {**OPEN_MPI, **variables, **stage.mpirun_variables(host)}
+    if first == "mpirun":
+        folder, path = os.path.dirname(stage.mpirun), variables.get("PATH", "${{env.PATH}}")  # noqa: PTH120
+        variables = {**OPEN_MPI, **variables, "PATH": f"{folder}:{path}"}  # on which the launcher finds mpirun
     if plan.endpoints:
         variables[EMULATION] = json.dumps({endpoint: local_endpoint(endpoint) for endpoint in sorted(plan.endpoints)})
-    role = "process" if program is not None and program.role == "process" else "launcher"
+    role = "process" if first == "process" else "launcher"
     argv = tuple(container_entrypoint(stage.root(host), stage.python))
     launched = tuple(
         Process(host.index, each.role, each.argv, each.env) for each in plan.programs if role == "launcher"
@@ -79,7 +81,7 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     return HostLaunch(
         (Process(host.index, role, argv, variables),),
         (*launched, *_ranks(stage, host, plan)),
-        ranks=plan.processes_per_instance if {*_LAUNCHERS} & {each.role for each in plan.programs} else 0,
+        ranks=plan.processes_per_instance if first in _LAUNCHERS else 0,
         endpoints=plan.endpoints,
         unpacks=True,
     )
@@ -87,25 +89,15 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
 
 def _plan(stage: EmulatedJob, host: Host) -> LaunchPlan:
     """Return the launcher's plan with the containers' addresses; ports on this machine are chosen at start."""
-    request, hardware = stage.request_of(host), stage.account.machine
-    machine = HostMachine(
-        python=stage.python, cpus=hardware.cpus, gpus=stage.gpus(host), variables=dict(stage.variables(host))
-    )
+    request, cpus = stage.request_of(host), stage.account.machine.cpus
+    machine = HostMachine(python=stage.python, cpus=cpus, gpus=stage.gpus(host), variables=stage.variables(host))
     resource = with_loopback(resource_config(request, host))
+    configuration = hyperparameters_file(request), resource, input_data_config(request)
     try:
-        return launch_plan(
-            hyperparameters_file(request),
-            resource,
-            input_data_config(request),
-            machine,
-            root=stage.root(host),
-            network=Network({}),
-        )
+        return launch_plan(*configuration, machine, root=stage.root(host), network=Network({}))
     except SetupError as error:
-        message = f"on SageMaker the job would stop at once: {error.message}"
-        raise JobError(
-            [Problem(("sagemaker_overrides", "HyperParameters"), message, error.hint, code="CT039")]
-        ) from None
+        message, path = f"on SageMaker the job would stop at once: {error.message}", (FIELD, "HyperParameters")
+        raise JobError([Problem(path, message, error.hint, code="CT039")]) from None
 
 
 def _ranks(stage: EmulatedJob, host: Host, plan: LaunchPlan) -> Sequence[Process]:
@@ -156,11 +148,12 @@ def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
         **own,
         **local_variables({**env, **toolkit_command.env}),
         "PYTHONPATH": f"{root}/code:" + own.get("PYTHONPATH", "${{env.PYTHONPATH}}"),
-        **local_master(env),
     }
+    if (master := env.get("MASTER_ADDR")) is None:
+        return _STARTS[toolkit_command.role](stage, host, toolkit_command, variables)
+    variables |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": local_port(master, env["MASTER_PORT"])}
     launch = _STARTS[toolkit_command.role](stage, host, toolkit_command, variables)
-    master = (f"{env['MASTER_ADDR']}:{MASTER_PORT}",) if "MASTER_ADDR" in env else ()
-    return replace(launch, endpoints=launch.endpoints + master)
+    return replace(launch, endpoints=(*launch.endpoints, f"{master}:{MASTER_PORT}"))
 
 
 def _torchrun(stage: EmulatedJob, host: Host, command: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:
@@ -206,17 +199,13 @@ def _mpi_options(options: Sequence[str]) -> list[str]:
     rest = iter(options)
     for option in rest:
         if option == "--host":
-            local += [option, f"{LOOPBACK}:{_slots(next(rest, ''))}"]
+            hosts = next(rest, "").split(",")  # such as `algo-1:4,algo-2:4`; a host without a number has one slot
+            local += [option, f"{LOOPBACK}:{sum(int(host.partition(':')[2] or 1) for host in hosts)}"]
         elif option == "-x":
             local += _local_export(next(rest, ""))
         elif option != "--tag-output":
             local.append(LOOPBACK_INTERFACE if option == INTERFACE else option)
     return local
-
-
-def _slots(hosts: str) -> int:
-    """Return the number of slots: 8 for `algo-1:4,algo-2:4`. A host without a number has one slot."""
-    return sum(int(host.partition(":")[2] or 1) for host in hosts.split(","))
 
 
 def _local_export(value: str) -> list[str]:
@@ -354,7 +343,7 @@ def _specification(
     directories = [f"{root}/{folder}" for root in roots for folder in ("model", "output/data", "input/data")]
     synced = stage.request.get("CheckpointConfig", {}).get("LocalPath")
     links = [link for host in stage.hosts for link in _links(stage, job, host)]
-    links += [Link(stage.path(host, synced), checkpoint, None) for host in stage.hosts if synced]
+    links += [Link(relocate_text(synced, root), checkpoint, None) for root in roots if synced]
     links += [
         Link(f"{stage.root(host)}/input/data/{CODE_CHANNEL}/sourcedir.tar.gz", archive, None)
         for host, launch in launches.items()
@@ -452,10 +441,8 @@ def _started_process(
 
 def _shown_processes(launches: dict[Host, HostLaunch], processes: list[tuple[Process, str]]) -> Iterator[Process]:
     """Yield the plan's processes: started processes, then their children, without the variables in `_REPEATED`."""
-    for process in (
-        *(each for each, _ in processes),
-        *(each for launch in launches.values() for each in launch.children),
-    ):
+    children = [each for launch in launches.values() for each in launch.children]
+    for process in [*(each for each, _ in processes), *children]:
         yield replace(process, env={name: value for name, value in process.env.items() if name not in _REPEATED})
 
 

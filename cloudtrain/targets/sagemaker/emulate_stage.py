@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,13 +89,6 @@ def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return local
 
 
-def local_master(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return MASTER_ADDR and MASTER_PORT for this machine; empty if the toolkit does not set them."""
-    if "MASTER_ADDR" not in variables:
-        return {}
-    return {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": local_port(variables["MASTER_ADDR"], variables["MASTER_PORT"])}
-
-
 def _compact(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
@@ -143,9 +135,6 @@ class EmulatedJob:
         """Return the folder that replaces the host's `/opt/ml`."""
         return f"{self.run_dir}/hosts/{host.name}/opt/ml"
 
-    def path(self, host: Host, path: str) -> str:
-        return relocate_text(path, self.root(host))
-
     def request_of(self, host: Host) -> JsonObject:
         return relocate_request(self.request, self.root(host))
 
@@ -174,11 +163,6 @@ class EmulatedJob:
             message = f"the container would start `mpirun`, which is neither beside `{self.python}` nor on the PATH"
             raise JobError([Problem(("distribution", "type"), message, MISSING_HINT, code="CT038")])
         return self.account.mpirun
-
-    def mpirun_variables(self, host: Host) -> dict[str, str]:
-        """Return a PATH with which cloudtrain's launcher finds this machine's mpirun."""
-        folder, path = os.path.dirname(self.mpirun), self.variables(host).get("PATH", "${{env.PATH}}")  # noqa: PTH120
-        return {"PATH": f"{folder}:{path}"}
 
     def torchrun_variables(self, host: Host) -> dict[str, str]:
         """Return variables that make torchrun write each rank's output to a file; torchrun's argv stays unchanged."""

@@ -14,48 +14,31 @@ if TYPE_CHECKING:
 # The API's operations and field names for training jobs and processing jobs, which have the same life cycle.
 
 
-class JobKind(NamedTuple):
-    """The boto3 operations and API field names of one job type."""
+class JobKind:
+    """The boto3 operations and API field names of one job type: `training` has `TrainingJobName`.
 
-    noun: str
-    name: str
-    """The field that holds the job's name."""
-    status: str
-    arn: str
-    start_time: str
-    end_time: str
-    summaries: str
-    log_group: str
-    create: str
-    describe: str
-    stop: str
-    list: str
-    outputs: str
-    """The field with the location of results and their KMS key."""
+    `outputs` is the field with the location of results and their KMS key.
+    """
 
-    @classmethod
-    def of(cls, noun: str, outputs: str) -> JobKind:
-        """Return the names for a type of jobs: `training` gives `TrainingJobName` and `create_training_job`."""
+    def __init__(self, noun: str, outputs: str) -> None:
         title = "".join(word.capitalize() for word in noun.split("_"))
-        return cls(
-            noun,
-            name=f"{title}JobName",
-            status=f"{title}JobStatus",
-            arn=f"{title}JobArn",
-            start_time=f"{title}StartTime",
-            end_time=f"{title}EndTime",
-            summaries=f"{title}JobSummaries",
-            log_group=f"/aws/sagemaker/{title}Jobs",
-            create=f"create_{noun}_job",
-            describe=f"describe_{noun}_job",
-            stop=f"stop_{noun}_job",
-            list=f"list_{noun}_jobs",
-            outputs=outputs,
-        )
+        self.noun = noun
+        self.name = f"{title}JobName"
+        self.status = f"{title}JobStatus"
+        self.arn = f"{title}JobArn"
+        self.start_time = f"{title}StartTime"
+        self.end_time = f"{title}EndTime"
+        self.summaries = f"{title}JobSummaries"
+        self.log_group = f"/aws/sagemaker/{title}Jobs"
+        self.create = f"create_{noun}_job"
+        self.describe = f"describe_{noun}_job"
+        self.stop = f"stop_{noun}_job"
+        self.list = f"list_{noun}_jobs"
+        self.outputs = outputs
 
 
-TRAINING = JobKind.of("training", outputs="OutputDataConfig")
-PROCESSING = JobKind.of("processing", outputs="ProcessingOutputConfig")
+TRAINING = JobKind("training", outputs="OutputDataConfig")
+PROCESSING = JobKind("processing", outputs="ProcessingOutputConfig")
 KINDS = (TRAINING, PROCESSING)
 
 

@@ -159,7 +159,7 @@ class Start:
         Parameter servers need several hosts. The toolkit sets up the workers of MultiWorkerMirroredStrategy, but each
         host runs the script without a launcher.
         """
-        several = (_count_of(mapping_at(self.request, "ResourceConfig")) or 1) > 1
+        several = (instances_in(mapping_at(self.request, "ResourceConfig")) or 1) > 1
         candidates = (key for key in _ORDER[self.framework] if key != keys.PARAMETER_SERVER or several)
         return next((key for key in candidates if self.settings.get(key)), None)
 
@@ -173,15 +173,6 @@ class Start:
     def asked(self) -> str | None:
         """The hyperparameter that asks for a launcher: the one that counts, or else one that the toolkit ignores."""
         return self.key or next((key for key in keys.LAUNCHER_KEYS if self.settings.get(key)), None)
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """The hyperparameters for launchers and libraries that have no effect."""
-        effective = {self.key, keys.MIRRORED if self.mirrors else None}
-        ignored = [key for key in keys.LAUNCHER_KEYS if self.settings.get(key) and key not in effective]
-        if self.parameters.get(keys.MODEL_PARALLEL) and self.key not in (keys.MPI, keys.TORCH):
-            ignored.append(keys.MODEL_PARALLEL)
-        return tuple(ignored)
 
     def starts(self, launcher: str) -> bool:
         """Return whether the toolkit starts processes for this launcher of a job's distribution."""
@@ -338,7 +329,7 @@ class SageMakerReading(Reading):
         if not self.changes("ResourceConfig") and not self.changes("ProcessingResources"):
             return self.job.resources
         config = mapping_at(self.request, "ResourceConfig") or mapping_at(self.request, *_CLUSTER)
-        count, groups = _count_of(config), tuple(_groups_of(config))
+        count, groups = instances_in(config), tuple(_groups_of(config))
         update = {"instance_groups": groups} | ({} if count is None else {"instance_count": count})
         return self.job.resources.model_copy(update=update)
 
@@ -424,37 +415,35 @@ class SageMakerReading(Reading):
 
     @cached_property
     def places(self) -> Sequence[DataPlace]:
-        return list(self._places())
+        return [
+            data_place(kind, name, uri, split_uri(uri), path)
+            for kind, name, uri, path in self._uris()
+            if isinstance(uri, str)
+        ]
 
     def input_of(self, channel: object) -> str | None:
         """Return the name of the job's input for a channel; None if the channel is not from an input."""
         return next((name for name, item in self.job.inputs.items() if (item.channel or name) == channel), None)
 
-    def _places(self) -> Iterator[DataPlace]:
+    def _uris(self) -> Iterator[tuple[str, str, object, ValuePath]]:
+        """Yield the kind, name, address and path in the job of each place of the request, also of missing ones."""
         request = self.request
         for item in rows_at(request, "InputDataConfig") if self.processing is None else ():
-            name = self.input_of(item.get("ChannelName"))
-            source = item.get("DataSource")
-            uri = value_at(source, "S3DataSource", "S3Uri")
-            if name is not None and isinstance(uri, str):
-                yield data_place("input", name, uri, split_uri(uri), ("inputs", name, self.target))
+            if (key := self.input_of(item.get("ChannelName"))) is not None:
+                uri = value_at(item, "DataSource", "S3DataSource", "S3Uri")
+                yield "input", key, uri, ("inputs", key, self.target)
         for item in rows_at(request, "ProcessingInputs"):
-            name, uri = str(item.get("InputName")), value_at(item, "S3Input", "S3Uri")
-            if name in self.job.inputs and isinstance(uri, str):
-                yield data_place("input", name, uri, split_uri(uri), ("inputs", name, self.target))
+            if (name := str(item.get("InputName"))) in self.job.inputs:
+                yield "input", name, value_at(item, "S3Input", "S3Uri"), ("inputs", name, self.target)
         for item in rows_at(request, "ProcessingOutputConfig", "Outputs"):
-            name, uri = str(item.get("OutputName")), value_at(item, "S3Output", "S3Uri")
-            if isinstance(uri, str):
-                yield data_place("output", name, uri, split_uri(uri), ("outputs", name, self.target))
-        checkpoint = value_at(request, "CheckpointConfig", "S3Uri")
-        if isinstance(checkpoint, str):
-            yield data_place("checkpoint", "checkpoint", checkpoint, split_uri(checkpoint), ("checkpoint", self.target))
+            name = str(item.get("OutputName"))
+            yield "output", name, value_at(item, "S3Output", "S3Uri"), ("outputs", name, self.target)
+        yield "checkpoint", "checkpoint", value_at(request, "CheckpointConfig", "S3Uri"), ("checkpoint", self.target)
         output = value_at(request, "OutputDataConfig", "S3OutputPath")
         if isinstance(output, str):  # the service makes a folder for each job
             model = self.job.outputs.get("model")
             path = ("outputs", "model", self.target) if model and model.of(self.target) else ()
-            whole = f"{output.rstrip('/')}/{self.plan.run_name}/output"
-            yield data_place("output", "model", whole, split_uri(whole), path)
+            yield "output", "model", f"{output.rstrip('/')}/{self.plan.run_name}/output", path
 
     @cached_property
     def images(self) -> Sequence[tuple[str, ValuePath]]:
@@ -496,7 +485,7 @@ def read(subject: Subject) -> SageMakerReading:
     return subject.reading
 
 
-def _count_of(config: JsonMapping) -> int | None:
+def instances_in(config: JsonMapping) -> int | None:
     """Return the total number of instances; with preferred types, the number for the first type."""
     for key in ("InstanceGroups", "InstancePreferences"):
         counts = [positive_count(row.get("InstanceCount")) for row in rows_at(config, key)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -155,17 +154,16 @@ def hyperparameters_file(request: Request) -> dict[str, str]:
 def input_data_config(request: Request) -> dict[str, JsonObject]:
     """Return the content of `inputdataconfig.json`."""
     usual = request["AlgorithmSpecification"].get("TrainingInputMode", "File")
-    return {channel["ChannelName"]: _channel(channel, usual) for channel in request.get("InputDataConfig", [])}
-
-
-def _channel(channel: JsonMapping, usual_mode: str) -> JsonObject:
-    source = channel.get("DataSource", {}).get("S3DataSource", {})
-    return {
-        "ContentType": channel.get("ContentType"),
-        "TrainingInputMode": channel.get("InputMode", usual_mode),
-        "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
-        "RecordWrapperType": channel.get("RecordWrapperType", "None"),
-    }
+    described = {}
+    for channel in request.get("InputDataConfig", []):
+        source = channel.get("DataSource", {}).get("S3DataSource", {})
+        described[channel["ChannelName"]] = {
+            "ContentType": channel.get("ContentType"),
+            "TrainingInputMode": channel.get("InputMode", usual),
+            "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
+            "RecordWrapperType": channel.get("RecordWrapperType", "None"),
+        }
+    return described
 
 
 def files(request: Request, host: Host, root: str = ROOT) -> dict[str, JsonObject]:
@@ -203,13 +201,3 @@ def rows_by_name(rows: Any, key: str) -> dict[str, JsonMapping]:
     rows = rows if isinstance(rows, list) else []
     by_name = {row[key]: row for row in rows if isinstance(row, Mapping) and isinstance(row.get(key), str)}
     return by_name if len(by_name) == len(rows) else {}
-
-
-def parsed(text: Any) -> Any:
-    """Return a hyperparameter's value: decoded if it is JSON, as the SDK writes it, or else the text itself."""
-    if not isinstance(text, str):
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -13,7 +13,7 @@ from pydantic import Field
 from cloudtrain.errors import Problem
 from cloudtrain.job.model import Duration, Model, Size, all_at_once
 from cloudtrain.system.files import expand_home
-from cloudtrain.targets.settings import TargetSettings
+from cloudtrain.targets.settings import TargetSettings, ini_sections
 
 if TYPE_CHECKING:
     from cloudtrain.job.model import DurationInput, Fields, SizeInput, Texts
@@ -293,25 +293,15 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
 
 def _section(file: Path, profile: str) -> Mapping[str, str]:
     """Return the profile's section, `[profile NAME]` or `[NAME]`; empty if it is missing or `file` cannot be read."""
-    sections = _sections(file)
+    sections = ini_sections(file, default_section="")
     return sections.get(f"profile {profile}", sections.get(profile, {}))
-
-
-def _sections(file: Path) -> dict[str, dict[str, str]]:
-    import configparser
-
-    parser = configparser.RawConfigParser(default_section="", strict=False)
-    try:
-        parser.read(file, encoding="utf-8")
-    except (configparser.Error, OSError, UnicodeDecodeError):
-        return {}
-    return {name: dict(parser.items(name)) for name in parser.sections()}
 
 
 def regions_of_profiles(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the region of each AWS profile in the user's files; an empty text for a profile without one."""
     regions = {"default": ""}
-    for name, fields in [item for file in _files(environ) for item in _sections(file).items()]:
+    files = [ini_sections(file, default_section="") for file in _files(environ)]
+    for name, fields in [item for sections in files for item in sections.items()]:
         profile = name.removeprefix("profile ").strip(" \"'")
         regions[profile] = regions.get(profile) or fields.get("region", "")
     return regions

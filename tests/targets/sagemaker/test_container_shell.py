@@ -134,13 +134,6 @@ def test_shell_scripts_keep_blanks() -> None:
     assert arrives("$HOME", OLD, script="train.sh") is None
 
 
-def test_uncaptured_commands_need_no_shell() -> None:
-    """Generic images start the argv itself; old toolkits then take double quotes off the ends of the last argument."""
-    argv = ("python", "train.py", "--a", "x y", "--b", '"q"')
-    assert shell_tokens(argv, OLD, captured=False) == ("python", "train.py", "--a", "x y", "--b", "q")
-    assert shell_tokens(argv, EXACT, captured=False) == argv
-
-
 def test_zero_bytes_start_nothing() -> None:
     """No program can be started with a zero byte in an argument."""
     assert arrives("a\0b", EXACT) is None

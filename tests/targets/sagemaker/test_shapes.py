@@ -1,4 +1,4 @@
-"""What the service accepts: each kind of violation, and limits read from the model."""
+"""What the service accepts: each kind of violation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.targets.sagemaker.catalogue import shapes
-from cloudtrain.targets.sagemaker.catalogue.shapes import KEY, ShapeViolation, limit, violations
+from cloudtrain.targets.sagemaker.catalogue.shapes import ShapeViolation, violations
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = REPOSITORY / "tests" / "golden" / "sagemaker_sdk_v2"
@@ -123,18 +123,6 @@ def test_a_misspelt_field_is_reported_once() -> None:
     request = {("RoleARN" if name == "RoleArn" else name): value for name, value in GOOD.items()}
     (found,) = violations(request)
     assert (found.path, found.hint) == (("RoleARN",), "did you mean `RoleArn`?")
-
-
-def test_limits_are_read_from_the_model() -> None:
-    """Rules ask for a limit by its place in the request."""
-    assert limit("CreateTrainingJob", ("Environment",))["max"] == 100
-    assert limit("CreateTrainingJob", ("Environment", "ANY"))["max"] == 512
-    assert limit("CreateTrainingJob", ("Environment", KEY))["pattern"] == "[a-zA-Z_][a-zA-Z0-9_]*"
-    assert limit("CreateTrainingJob", ("InputDataConfig", 0, "ChannelName"))["max"] == 64
-    assert len(limit("CreateTrainingJob", ("ResourceConfig", "InstanceType"))["enum"]) == 225
-    assert limit("CreateProcessingJob", ("ProcessingInputs",))["max"] == 10
-    with pytest.raises(KeyError):
-        limit("CreateTrainingJob", ("ResourceConfig", "Instances"))
 
 
 def test_the_words_for_patterns_are_for_patterns_that_exist() -> None:

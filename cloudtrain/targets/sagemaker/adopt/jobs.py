@@ -10,19 +10,19 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.errors import JobError
 from cloudtrain.job.distribution import MPI, SMP, NoDistribution
 from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.script import job_name_from
 from cloudtrain.machines.overlay import type_named
 from cloudtrain.plans.plan import map_texts
-from cloudtrain.rules.engine import value_at
+from cloudtrain.rules.engine import mapping_at, text_at, value_at
 from cloudtrain.targets.adoption import Draft, Original
+from cloudtrain.targets.common.services import own_value
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields, place_of
 from cloudtrain.targets.sagemaker.catalogue.images import has_other_toolkit, image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
-from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
+from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, INPUT_MODES
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
 from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, Start
@@ -35,7 +35,6 @@ from cloudtrain.targets.sagemaker.request import (
     SUBMIT_DIRECTORY,
     JsonMapping,
     JsonObject,
-    parsed,
 )
 from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, account_id
 
@@ -44,33 +43,19 @@ from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, account_id
 
 def monitoring_settings(request: JsonMapping, output: str | None) -> JsonObject:
     """Return the settings; None for each setting with its default value. `output` is the S3 folder of the outputs."""
-    profiler, hook = request.get("ProfilerConfig") or {}, request.get("DebugHookConfig")
     settings: JsonObject = {
         "profiler_rules": [_rule(row) for row in request.get("ProfilerRuleConfigurations") or ()] or None,
         "debug_rules": [_rule(row) for row in request.get("DebugRuleConfigurations") or ()] or None,
     }
-    if profiler.get("DisableProfiler") is False:
-        place = profiler.get("S3OutputPath")
-        settings |= {
-            "profiler": True,
-            "profiler_output": place if place != output else None,
-            "profiler_interval": profiler.get("ProfilingIntervalInMilliseconds"),
-            "profiler_parameters": profiler.get("ProfilingParameters") or None,
-        }
-    if hook is not None:
-        place = hook.get("S3OutputPath")
-        rows = hook.get("CollectionConfigurations") or ()
-        settings |= {
-            "debugger": True,
-            "debugger_output": place if place != output else None,
-            "debugger_path": hook.get("LocalPath"),
-            "debugger_parameters": hook.get("HookParameters") or None,
-            "debugger_collections": {
-                row["CollectionName"]: row.get("CollectionParameters") or {} for row in rows if "CollectionName" in row
-            }
-            or None,
-        }
-    return settings
+    if value_at(request, "ProfilerConfig", "DisableProfiler") is False:
+        settings |= {"profiler": True, **_by_table(request, "settings_of_profiler")}
+    if (hook := request.get("DebugHookConfig")) is not None:
+        rows = [row for row in hook.get("CollectionConfigurations") or () if "CollectionName" in row]
+        collections = {row["CollectionName"]: row.get("CollectionParameters") or {} for row in rows}
+        settings |= {"debugger": True, **_by_table(request, "settings_of_debugger")}
+        settings["debugger_collections"] = collections or None
+    usual = [name for name in ("profiler_output", "debugger_output") if settings.get(name) == output]
+    return settings | dict.fromkeys(usual)
 
 
 def _rule(row: JsonMapping) -> JsonObject:
@@ -82,8 +67,7 @@ def _rule(row: JsonMapping) -> JsonObject:
 _S3 = re.compile(r"s3://(?P<bucket>[^/]+)/?(?P<key>.*)")
 _REGION = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.")
 _DATA_TYPES: Mapping[Any, str] = {"ManifestFile": "manifest", "AugmentedManifestFile": "augmented_manifest"}
-_INPUT_MODES = {"File": "download", "Pipe": "pipe", "FastFile": "mount"}
-_SYSTEMS = {"FSxLustre": "fsx", "EFS": "efs"}
+MODES = {theirs: ours for ours, theirs in INPUT_MODES.items()}
 
 OF_SDK = ("sagemaker_estimator", "sagemaker_s3_output", "sagemaker_training_compiler_")
 """Hyperparameters for images of reinforcement learning and of the Training Compiler (SDK 2.257.7)."""
@@ -128,11 +112,11 @@ def _name_every_run(draft: Draft, name: str, *, by_drivers: bool) -> None:
 
 def _drafts_of_one_run(original: Original) -> Iterator[Draft]:
     request = original.request
-    parameters = _mapping(request.get("HyperParameters"))
+    parameters = mapping_at(request, "HyperParameters")
     if original.start is not None:
         yield from _by_drivers(original, original.start)
-    elif parsed(parameters.get(PROGRAM)):
-        algorithm = _mapping(request.get("AlgorithmSpecification"))
+    elif own_value(parameters.get(PROGRAM)):
+        algorithm = mapping_at(request, "AlgorithmSpecification")
         if algorithm.get("EnableSageMakerMetricsTimeSeries"):
             yield from _by_framework(original)
         yield _script(original, {"image": {"sagemaker": algorithm.get("TrainingImage", "")}})
@@ -147,7 +131,7 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
     """
     for mode in ("entrypoint", "toolkit"):
         draft = _common(original)
-        environment = {"image": {"sagemaker": _mapping(original.request["AlgorithmSpecification"])["TrainingImage"]}}
+        environment = {"image": {"sagemaker": mapping_at(original.request, "AlgorithmSpecification")["TrainingImage"]}}
         environment |= {"requirements": start["requirements"]} if "requirements" in start else {}
         draft.job["inputs"] = {n: v for n, v in draft.job.get("inputs", {}).items() if n not in (CODE, DRIVERS)}
         draft.job["environment"] = environment | draft.job.get("environment", {})
@@ -158,11 +142,8 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
 
 
 def _by_framework(original: Original) -> Iterator[Draft]:
-    uri = _mapping(original.request["AlgorithmSpecification"]).get("TrainingImage")
-    try:
-        image = image_of_uri(uri) if isinstance(uri, str) else None
-    except JobError:
-        image = None
+    uri = mapping_at(original.request, "AlgorithmSpecification").get("TrainingImage")
+    image = image_of_uri(uri) if isinstance(uri, str) else None
     if image is None:
         return
     python = ".".join(map(str, image.python_version))
@@ -173,7 +154,7 @@ def _by_framework(original: Original) -> Iterator[Draft]:
 def _script(original: Original, environment: JsonObject) -> Draft:
     """Return the job of a script that the image's toolkit starts."""
     request = original.request
-    parameters = {name: parsed(text) for name, text in _mapping(request.get("HyperParameters")).items()}
+    parameters = {name: own_value(text) for name, text in mapping_at(request, "HyperParameters").items()}
     draft = _common(original)
     job: JsonObject = {
         "name": draft.job["name"],
@@ -184,7 +165,7 @@ def _script(original: Original, environment: JsonObject) -> Draft:
     if own:
         job["hyperparameters"] = own
     distribution = _distribution(Start.of(request), _gpus(request))
-    image = str(_mapping(request.get("AlgorithmSpecification")).get("TrainingImage"))
+    image = str(mapping_at(request, "AlgorithmSpecification").get("TrainingImage"))
     if distribution and not (distribution["type"] == "tensorflow" and has_other_toolkit(image)):  # MXNet's servers
         job["distribution"] = distribution
     groups = parameters.get(GROUPS)
@@ -233,17 +214,17 @@ def _order_fields(job: JsonObject) -> JsonObject:
 def _image_alone(original: Original) -> Draft:
     """Return a job that runs the image's own entry point, with all hyperparameters of the request."""
     draft = _common(original)
-    algorithm = _mapping(original.request.get("AlgorithmSpecification"))
-    parameters = _mapping(original.request.get("HyperParameters"))
+    algorithm = mapping_at(original.request, "AlgorithmSpecification")
+    parameters = mapping_at(original.request, "HyperParameters")
     own: JsonObject = {}
     for name, text in parameters.items():
-        value = parsed(text)  # a number such as 64 for `64`, if it turns back into the same text
+        value = own_value(text)  # a number such as 64 for `64`, if it turns back into the same text
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text
         own[name] = value if is_number else text
     environment = {"image": {"sagemaker": algorithm.get("TrainingImage") or "image-of-the-algorithm:1"}}
     draft.job["environment"] = environment | draft.job.get("environment", {})
     draft.job |= {"hyperparameters": own} if own else {}
-    if parsed(parameters.get(PROGRAM)) is None and original.code is None and original.source is None:
+    if own_value(parameters.get(PROGRAM)) is None and original.code is None and original.source is None:
         draft.job["source_dir"] = None
     draft.job, draft.last_resort = _order_fields(draft.job), True
     return draft
@@ -256,23 +237,26 @@ def _common(original: Original) -> Draft:
     if name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
     job: JsonObject = {"name": name}
-    job["resources"] = _resources(_mapping(request.get("ResourceConfig")))
-    variables = _mapping(request.get("Environment"))
+    job["resources"] = _resources(mapping_at(request, "ResourceConfig"))
+    variables = dict(mapping_at(request, "Environment"))
     if variables:
         job["environment"] = {"variables": variables}
-    inputs = {name: _on_this_machine(item, original) for name, item in _inputs(request)}
+    inputs = dict(_inputs(request))
+    for item in inputs.values():
+        if (path := original.data.get(item["sagemaker"])) is not None:  # which the script uploads from this machine
+            item |= {"sagemaker": f"./{path}".rstrip("/")} | ({} if path.endswith("/") else {"type": "uri_file"})
     if inputs:
         job["inputs"] = inputs
-    checkpoint = _mapping(request.get("CheckpointConfig"))
+    checkpoint = mapping_at(request, "CheckpointConfig")
     if "S3Uri" in checkpoint:
         job["checkpoint"] = {"sagemaker": checkpoint["S3Uri"]}
-    stopping = _mapping(request.get("StoppingCondition"))
+    stopping = mapping_at(request, "StoppingCondition")
     if request.get("EnableManagedSpotTraining"):
         wait = stopping.get("MaxWaitTimeInSeconds")
         job["spot"] = {"max_wait": wait} if wait is not None else {}
     if stopping.get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME) != DEFAULT_MAX_RUNTIME:
         job["max_runtime"] = stopping["MaxRuntimeInSeconds"]
-    metrics = _mapping(request.get("AlgorithmSpecification")).get("MetricDefinitions")
+    metrics = mapping_at(request, "AlgorithmSpecification").get("MetricDefinitions")
     if isinstance(metrics, list) and metrics:
         job["metrics"] = {row["Name"]: row["Regex"] for row in metrics if {"Name", "Regex"} <= row.keys()}
     tags = {row["Key"]: row["Value"] for row in request.get("Tags", ()) if row.get("Key") != RUN_TAG}
@@ -287,10 +271,13 @@ def _resources(config: JsonMapping) -> JsonObject:
     resources: JsonObject = {}
     groups, preferences = config.get("InstanceGroups"), config.get("InstancePreferences")
     if groups:
-        words = {"name": "InstanceGroupName", "instance_type": "InstanceType", "instance_count": "InstanceCount"}
-        usual = {"InstanceCount": 1}
         resources["instance_groups"] = [
-            {ours: row.get(theirs, usual.get(theirs, "")) for ours, theirs in words.items()} for row in groups
+            {
+                "name": row.get("InstanceGroupName", ""),
+                "instance_type": row.get("InstanceType", ""),
+                "instance_count": row.get("InstanceCount", 1),
+            }
+            for row in groups
         ]
     elif preferences:
         counts = [row.get("InstanceCount", config.get("InstanceCount", 1)) for row in preferences]
@@ -316,15 +303,15 @@ def _preference(row: JsonMapping, count: int | None) -> Any:
 
 
 def _gpus(request: JsonMapping) -> int | None:
-    config = _mapping(request.get("ResourceConfig"))
+    config = mapping_at(request, "ResourceConfig")
     row: JsonObject = next(iter(config.get("InstanceGroups") or [config]), {})
     entry = type_named("sagemaker", str(row.get("InstanceType", "")), None)
     return entry.gpus if entry is not None else None
 
 
 def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
-    job_mode = _mapping(request.get("AlgorithmSpecification")).get("TrainingInputMode", "File")
-    isolated = str(_mapping(request.get("HyperParameters")).get(SUBMIT_DIRECTORY, "")).strip('"').startswith("/opt")
+    job_mode = text_at(request, "AlgorithmSpecification", "TrainingInputMode") or "File"
+    isolated = str(mapping_at(request, "HyperParameters").get(SUBMIT_DIRECTORY, "")).strip('"').startswith("/opt")
     channels = request.get("InputDataConfig", ())
     names = {str(channel.get("ChannelName")) for channel in channels}
     for channel in channels:
@@ -332,21 +319,13 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
         key = _input_name(str(name), names)
         names.add(key)
         own = {} if key == name else {"channel": name}
-        source = _mapping(channel.get("DataSource"))
+        source = mapping_at(channel, "DataSource")
         if name == "code" and isolated:
             continue
         if "FileSystemDataSource" in source:
             yield key, _file_system(source["FileSystemDataSource"]) | own
         elif "S3DataSource" in source:
             yield key, input_of(source["S3DataSource"], channel, job_mode) | own
-
-
-def _on_this_machine(item: JsonObject, original: Original) -> JsonObject:
-    """Return an input with the path of the data that the script uploads, in place of the data's address."""
-    path = original.data.get(item["sagemaker"])
-    if path is None:
-        return item
-    return item | {"sagemaker": f"./{path}".rstrip("/")} | ({} if path.endswith("/") else {"type": "uri_file"})
 
 
 def _input_name(channel: str, used_names: set[str]) -> str:
@@ -361,21 +340,21 @@ def _input_name(channel: str, used_names: set[str]) -> str:
 
 
 def _file_system(source: JsonMapping) -> JsonObject:
-    place = f"{_SYSTEMS.get(source.get('FileSystemType', ''), 'fsx')}://{source.get('FileSystemId', '')}"
-    access = source.get("FileSystemAccessMode")
-    return {"sagemaker": place + str(source.get("DirectoryPath", ""))} | ({"access": "rw"} if access == "rw" else {})
+    scheme = "efs" if source.get("FileSystemType") == "EFS" else "fsx"
+    place = f"{scheme}://{source.get('FileSystemId', '')}{source.get('DirectoryPath', '')}"
+    return {"sagemaker": place} | ({"access": "rw"} if source.get("FileSystemAccessMode") == "rw" else {})
 
 
 def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonObject:
     item = {
         "sagemaker": source.get("S3Uri", ""),
-        "mode": _INPUT_MODES.get(channel.get("InputMode", job_mode)),
+        "mode": MODES.get(channel.get("InputMode", job_mode)),
         "shard": source.get("S3DataDistributionType") == "ShardedByS3Key" or None,
         "data_type": _DATA_TYPES.get(source.get("S3DataType")),
         "content_type": channel.get("ContentType"),
         "compression": "gzip" if channel.get("CompressionType") == "Gzip" else None,
         "record_wrapper": "recordio" if channel.get("RecordWrapperType") == "RecordIO" else None,
-        "shuffle_seed": _mapping(channel.get("ShuffleConfig")).get("Seed"),
+        "shuffle_seed": mapping_at(channel, "ShuffleConfig").get("Seed"),
         "attribute_names": source.get("AttributeNames") or None,
         "instance_groups": source.get("InstanceGroupNames") or None,
     }
@@ -384,7 +363,7 @@ def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonOb
 
 _UNLESS_EMPTY = frozenset(
     "output_kms_key volume_kms_key network_isolation encrypt_inter_container_traffic remote_debug infra_check "
-    "session_tags".split()
+    "session_tags profiler_parameters debugger_parameters".split()
 )
 """Settings whose empty value is the default."""
 
@@ -400,7 +379,7 @@ def _settings(original: Original) -> JsonObject:
     if checkpoint == CHECKPOINT_DIR or not re.fullmatch(CHECKPOINT_PATH, checkpoint):
         settings["checkpoint_path"] = None
     mode = value_at(request, "AlgorithmSpecification", "TrainingInputMode")
-    settings["input_mode"] = _INPUT_MODES.get(mode) if mode != "File" else None
+    settings["input_mode"] = MODES.get(mode) if mode != "File" else None
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -412,21 +391,17 @@ def _by_table(request: JsonMapping, table: str) -> JsonObject:
 def region_of(original: Original) -> str | None:
     """Return the region of the request's hyperparameters, else of the settings or of the image's address."""
     request = original.request
-    parameters = _mapping(request.get("HyperParameters"))
-    region = parsed(parameters.get(REGION)) or original.settings.get("region")
+    parameters = mapping_at(request, "HyperParameters")
+    region = own_value(parameters.get(REGION)) or original.settings.get("region")
     if isinstance(region, str) and region:
         return region
-    image = _REGION.match(str(_mapping(request.get("AlgorithmSpecification")).get("TrainingImage", "")))
+    image = _REGION.match(text_at(request, "AlgorithmSpecification", "TrainingImage"))
     return image["region"] if image else None
 
 
 def code_uri(request: JsonMapping) -> str | None:
     """Return the location of the request's code; None if the request does not name one."""
-    submit_directory = parsed(_mapping(request.get("HyperParameters")).get(SUBMIT_DIRECTORY))
+    submit_directory = own_value(mapping_at(request, "HyperParameters").get(SUBMIT_DIRECTORY))
     if isinstance(submit_directory, str) and submit_directory.startswith("s3://"):
         return submit_directory
     return place_of(request, CODE) or None
-
-
-def _mapping(value: Any) -> JsonObject:
-    return dict(value) if isinstance(value, Mapping) else {}

@@ -171,11 +171,9 @@ def _event(event: JsonMapping, folder: str | None) -> Iterator[Original]:
     """Yield the request of a CloudTrail event, or of an EventBridge event that contains a CloudTrail event."""
     event = event["detail"] if isinstance(event.get("detail"), Mapping) else event
     request = event.get("requestParameters")
-    if event.get("eventName") != _OPERATION or not isinstance(request, Mapping):
-        return
-    settings = {"region": event["awsRegion"]} if isinstance(event.get("awsRegion"), str) else {}
-    shaped = _as_request(request, ())
-    yield _original(shaped, "a CloudTrail event", folder, settings)
+    if event.get("eventName") == _OPERATION and isinstance(request, Mapping):
+        settings = {"region": event["awsRegion"]} if isinstance(event.get("awsRegion"), str) else {}
+        yield _original(_as_request(request, ()), "a CloudTrail event", folder, settings)
 
 
 def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:

@@ -29,7 +29,7 @@ from cloudtrain.targets.adoption import (
     said,
 )
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
-from cloudtrain.targets.sagemaker.adopt.jobs import code_uri, drafts_of, input_of, is_of_one_run
+from cloudtrain.targets.sagemaker.adopt.jobs import MODES, code_uri, drafts_of, input_of, is_of_one_run
 from cloudtrain.targets.sagemaker.adopt.requests import OF_SEARCH, flat, originals_in
 from cloudtrain.targets.sagemaker.adopt.trainers import (
     CODE,
@@ -39,6 +39,7 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
     WHY_STARTED,
     Changed,
     code_of,
+    covers,
     idle_instances,
     is_trainer,
     lost_in_code,
@@ -47,7 +48,7 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
     started_by_us,
     with_start,
 )
-from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, CHECKPOINT_VARIABLE, INPUT_MODES
+from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, CHECKPOINT_VARIABLE
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
 from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME
@@ -93,12 +94,12 @@ def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
     request = original.request
     of_code = {code_uri(request), *(place_of(request, name) for name in (CODE, DRIVERS) if is_trainer(request))}
     inputs, lost, named = dict[str, dict[str, bytes]](), dict[str, str](), set[str]()
-    rest = {place for place in objects if not any(_covers(address, place) for address in of_code if address)}
+    rest = {place for place in objects if not any(covers(address, place) for address in of_code if address)}
     rows = [row.get("DataSource", {}).get("S3DataSource", {}) for row in request.get("InputDataConfig", ())]
     sources = {row["S3Uri"]: row for row in rows if "S3Uri" in row}
     text = _WRITTEN.sub("", json.dumps(request))
     for address in dict.fromkeys((*sources, *_ADDRESS.findall(text))):
-        places = sorted(place for place in rest if _covers(address, place))
+        places = sorted(place for place in rest if covers(address, place))
         named |= {*places}
         files = {place[len(address) :].strip("/") or place.rpartition("/")[2]: objects[place] for place in places}
         if files and all(files.values()) and sources.get(address, {}).get("S3DataType") == "S3Prefix":
@@ -108,10 +109,6 @@ def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
             lost[address] = f"the script uploads {count} to it, and the job does not: copy what it needs there"
     others = tuple(sorted(rest - named))
     return replace(original, uploads=inputs, lost={**original.lost, **lost}, other_uploads=others)
-
-
-def _covers(address: str, place: str) -> bool:
-    return place == address or place.startswith(f"{address.rstrip('/')}/")
 
 
 # Read estimators, trainers and requests from the text of a script, as a draft of a job.
@@ -127,7 +124,6 @@ _AS_USUAL = {"debugger_hook_config": False, "disable_profiler": True}
 _INPUTS = ("TrainingInput", "s3_input", "InputData")
 """Classes of inputs."""
 
-_MODES = {theirs: ours for ours, theirs in INPUT_MODES.items()}
 _METHODS = ("set_hyperparameters", "fit", "train")
 
 
@@ -179,7 +175,7 @@ class _Reader:
         self._read_distribution(self.given.pop("distribution", self.given.pop("distributed", None)))
         self._read_lists()
         self.mode = self._known("[sagemaker] input_mode", self.given.pop("input_mode", None)) or self.mode
-        self.settings |= {"input_mode": _MODES[self.mode]} if self.mode != "File" else {}
+        self.settings |= {"input_mode": MODES[self.mode]} if self.mode != "File" else {}
         for method, call in calls:
             self._read_call(method, call)
         self._read_rest(is_script)

@@ -11,14 +11,16 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.rules.engine import text_at
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
+from cloudtrain.targets.common.services import own_value
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of
-from cloudtrain.targets.sagemaker.request import MODEL_PARALLEL, JsonMapping, JsonObject, parsed
+from cloudtrain.targets.sagemaker.reading import instances_in
+from cloudtrain.targets.sagemaker.request import MODEL_PARALLEL, JsonMapping, JsonObject
 
 DRIVERS, CODE = "sm_drivers", "code"
 """The channels that version 3 adds."""
@@ -60,8 +62,6 @@ _ONLY_THERE = re.compile(
 )
 """Matches the variables and the code folder that a script gets only from version 3's drivers."""
 
-_ON_EVERY_GPU = "one for each GPU"
-
 
 class Changed(Exception):
     """A driver differs from the SDK's, so cloudtrain cannot know what the driver starts."""
@@ -77,13 +77,13 @@ def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> Js
     algorithm = request.get("AlgorithmSpecification", {})
     if any(algorithm.get(name) != value for name, value in _ENTRYPOINT.items()):
         raise Changed("the container starts in another way than version 3's drivers do")
-    files = dict(_below(place_of(request, DRIVERS), uploads))
+    files = _below(place_of(request, DRIVERS), uploads)
     script = _read_train_script(files)
     source, distributed = _json(files, "sourcecode.json"), _json(files, "distributed.json")
     if script.get("command") is None:
         script |= {"entry_point": source.get("entry_script"), "launcher": _LAUNCHERS.get(script.pop("driver"), "other")}
     _refuse_unknown(files)
-    values = {name: parsed(text) for name, text in request.get("HyperParameters", {}).items()}
+    values = {name: own_value(text) for name, text in request.get("HyperParameters", {}).items()}
     return _start(
         script.get("launcher", "single"),
         entry_point=script.get("entry_point"),
@@ -93,7 +93,7 @@ def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> Js
         mpi_options=distributed.get("mpi_additional_options") or [],
         smp=values.get(MODEL_PARALLEL),
         arguments={
-            f"--{name}": parsed(value) if isinstance(parsed(value), str) else json.dumps(parsed(value))
+            f"--{name}": own_value(value) if isinstance(own_value(value), str) else json.dumps(own_value(value))
             for name, value in values.items()
             if name != MODEL_PARALLEL
         },
@@ -102,8 +102,8 @@ def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> Js
 
 def _start(launcher: str, *, processes: int | None, **details: Any) -> JsonObject:
     """Return a started program as fields that can be compared, without empty ones."""
-    several = launcher in ("torchrun", "mpirun")
-    fields = {"launcher": launcher, "processes": (processes or _ON_EVERY_GPU) if several else None, **details}
+    count = (processes or "one for each GPU") if launcher in ("torchrun", "mpirun") else None
+    fields = {"launcher": launcher, "processes": count, **details}
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
@@ -112,7 +112,7 @@ def started_by_us(request: JsonMapping, region: str) -> JsonObject | None:
     start: StartedScript | None = start_of(dict(request), region)
     if start is None:
         return None
-    values = {name: parsed(text) for name, text in start.hyperparameters.items()}
+    values = {name: own_value(text) for name, text in start.hyperparameters.items()}
     return _start(
         start.launcher if start.launcher != MODEL_PARALLEL else "torchrun",
         entry_point=start.entry_point,
@@ -142,22 +142,15 @@ def idle_instances(start: JsonMapping, request: JsonMapping) -> dict[str, str]:
 
     The driver starts only as many processes as one instance has, whatever the number of instances.
     """
-    config = request.get("ResourceConfig", {})
-    rows = config.get("InstanceGroups") or [config]
-    several = sum(row.get("InstanceCount", 1) for row in rows) > 1
-    if start.get("launcher") != "mpirun" or not several:
+    if start.get("launcher") != "mpirun" or (instances_in(request.get("ResourceConfig", {})) or 1) == 1:
         return {}
-    why = (
-        "version 3's MPI driver starts the processes of one instance, and leaves the others idle; the job starts them "
-        "on every instance"
-    )
-    return {f"{START}.processes": why}
+    why = "version 3's MPI driver starts the processes of one instance, and leaves the others idle"
+    return {f"{START}.processes": f"{why}; the job starts them on every instance"}
 
 
 def code_of(request: JsonMapping, uploads: Mapping[str, bytes]) -> bytes | None:
     """Return the uploaded code as an archive; None if the script has uploaded no code."""
-    place = place_of(request, CODE)
-    files = dict(_below(place, uploads)) if place else {}
+    files = _below(place_of(request, CODE), uploads)
     only = next(iter(files.values())) if len(files) == 1 and next(iter(files)).endswith(".tar.gz") else None
     return only or (archive_of(files) if files else None)
 
@@ -169,10 +162,8 @@ def lost_in_code(code: bytes | None, start: JsonMapping) -> dict[str, str]:
     texts = [json.dumps(start).encode()]
     if code is not None:
         texts += [content for name, content in files_of(code) if name.endswith((".py", ".sh"))]
-    names = sorted({match.decode() for text in texts for match in _ONLY_THERE.findall(text)})
-    if not names:
-        return {}
-    return {f"{START}.environment": f"the code uses what only version 3's drivers give it: {', '.join(names)}"}
+    names = ", ".join(sorted({match.decode() for text in texts for match in _ONLY_THERE.findall(text)}))
+    return {f"{START}.environment": f"the code uses what only version 3's drivers give it: {names}"} if names else {}
 
 
 def draft_fields(start: JsonMapping) -> JsonObject:
@@ -180,7 +171,7 @@ def draft_fields(start: JsonMapping) -> JsonObject:
     fields: JsonObject = {name: start[name] for name in ("entry_point", "command") if name in start}
     # a number such as 64 for `64`, if cloudtrain would pass the same text to the script
     own = {
-        name.removeprefix("--"): value if text_of(value := parsed(text)) == text else text
+        name.removeprefix("--"): value if text_of(value := own_value(text)) == text else text
         for name, text in start.get("arguments", {}).items()
     }
     if own:
@@ -203,10 +194,15 @@ def place_of(request: JsonMapping, channel: str) -> str:
     return ""
 
 
-def _below(place: str, uploads: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
-    for name, content in uploads.items():
-        if place and (name == place or name.startswith(place.rstrip("/") + "/")):
-            yield name[len(place.rstrip("/")) + 1 :] or name.rpartition("/")[2], content
+def covers(address: str, place: str) -> bool:
+    """Return whether `place` is the object at an S3 address, or is in its folder."""
+    return place == address or place.startswith(f"{address.rstrip('/')}/")
+
+
+def _below(address: str, uploads: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the uploads to an address by their paths below it; empty without an address."""
+    places = [place for place in uploads if address and covers(address, place)]
+    return {place[len(address.rstrip("/")) + 1 :] or place.rpartition("/")[2]: uploads[place] for place in places}
 
 
 def _digest(text: bytes) -> str:
@@ -239,7 +235,7 @@ def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
 
 
 def _json(files: Mapping[str, bytes], name: str) -> JsonObject:
-    content = parsed(files.get(name, b"{}").decode(errors="replace"))
+    content = own_value(files.get(name, b"{}").decode(errors="replace"))
     if not isinstance(content, dict):
         raise Changed(f"`{DRIVERS}/{name}` holds no configuration")
     return content

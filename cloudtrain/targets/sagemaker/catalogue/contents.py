@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from cloudtrain.targets.sagemaker.catalogue.images import Image
+from cloudtrain.targets.sagemaker.catalogue.images import Image, numbers
 
 Framework = Literal["pytorch", "tensorflow", "generic"]
 
@@ -32,26 +32,19 @@ class ImageContents(NamedTuple):
 
     @property
     def version(self) -> tuple[int, ...]:
-        return version_of(self.toolkit)
+        return numbers(self.toolkit)
 
     def sets_efa(self, instance_type: str) -> bool:
         """Return whether the toolkit makes libfabric use EFA on instances of this type."""
-        return _knows(_EFA_SINCE, instance_type, self.version)
+        return self._knows(_EFA_SINCE, instance_type)
 
     def sets_rdma(self, instance_type: str) -> bool:
         """Return whether the toolkit lets EFA read and write GPU memory on instances of this type."""
-        return _knows(_RDMA_SINCE, instance_type, self.version)
+        return self._knows(_RDMA_SINCE, instance_type)
 
-
-@cache
-def version_of(toolkit: str) -> tuple[int, ...]:
-    """Return a version as numbers: (5, 1, 4) for `5.1.4`. Stops at the first part that is not a number."""
-    numbers: list[int] = []
-    for part in toolkit.split("."):
-        if not part.isdecimal():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
+    def _knows(self, since: Mapping[str, str], instance_type: str) -> bool:
+        first = (version for version, names in since.items() if instance_type in names.split())
+        return any(self.version >= numbers(version) for version in first)
 
 
 _EFA_SINCE = {
@@ -70,10 +63,6 @@ _RDMA_SINCE = {
 
 The lists were read in 4.7.4, 4.9.0 and 5.0.0 to 5.1.4. They never had p5en, p6-b200, p6-b300, g6, g6e, trn1n and trn2.
 """
-
-
-def _knows(since: dict[str, str], instance_type: str, version: tuple[int, ...]) -> bool:
-    return any(version >= version_of(first) for first, names in since.items() if instance_type in names.split())
 
 
 def contents_of(image: Image | None, derived_from: Framework | None = None) -> ImageContents:

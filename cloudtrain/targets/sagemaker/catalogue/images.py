@@ -68,6 +68,11 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
 
     The framework `pytorch-smp` stands for PyTorch with model parallelism library v2, which has separate images.
     """
+    listed = tables()["frameworks"]
+    by_hand: list[JsonObject] = []
+    if framework == "pytorch":  # those for Trainium that no SDK lists; Hugging Face's are in the same registry
+        registry = [row for row in listed["huggingface"] if row["repository"].endswith("-neuronx")][-1]["registry"]
+        by_hand = [{**row, "registry": registry} for row in facts()["neuronx"]]
     entries = [
         ImageEntry(
             version=entry["version"],
@@ -80,27 +85,9 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
             sdk=entry["sdk"],
             registry=entry["registry"],
         )
-        for entry in tables()["frameworks"][framework]
+        for entry in [*listed[framework], *by_hand]
     ]
-    by_hand = list(_neuronx_rows()) if framework == "pytorch" else []
-    return tuple(sorted([*entries, *by_hand], key=lambda row: numbers(row.version))) if by_hand else tuple(entries)
-
-
-def _neuronx_rows() -> Iterator[ImageEntry]:
-    """Yield the PyTorch images for Trainium that neither version 2 nor version 3 of the SDK lists."""
-    hugging_face = [row for row in tables()["frameworks"]["huggingface"] if row["repository"].endswith("-neuronx")]
-    for fact in facts()["neuronx"]:
-        yield ImageEntry(
-            version=fact["version"],
-            base="",
-            repository="pytorch-training-neuronx",
-            pythons=(fact["python"],),
-            devices=("neuron",),
-            suffix={"neuron": fact["tail"]},
-            bare=False,
-            sdk=0,
-            registry=hugging_face[-1]["registry"],
-        )
+    return tuple(sorted(entries, key=lambda row: numbers(row.version)) if by_hand else entries)
 
 
 def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
@@ -115,15 +102,6 @@ def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
         and numbers(fact["from"]) <= numbers(version)
         and (not fact["to"] or numbers(version)[: len(numbers(fact["to"]))] <= numbers(fact["to"]))
     ][:1]
-
-
-def registry_host(account: str, region: str) -> str:
-    """Return a registry's host, such as `763104351884.dkr.ecr.us-west-2.amazonaws.com`.
-
-    Its domain depends on the AWS partition, for example `amazonaws.com.cn` in China.
-    """
-    suffix = next((name for name, regions in tables()["suffixes"].items() if region in regions.split()), None)
-    return f"{account}.dkr.ecr.{region}.{suffix or 'amazonaws.com'}"
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -200,11 +178,16 @@ def describe_image(
     registry, repository, tag = address
     engine = split_base(base) if framework == "huggingface" else (framework, version)
     inside: JsonObject = {"cuda": _cuda(engine, tag) if device == "gpu" else ""}
-    if not _for_sagemaker(repository, tag):
-        inside["doubt"] = f"`{tag}` is an image for EC2: it has no training toolkit, and nothing starts the script"
-    else:
+    words = tag.split("-")
+    # full tags contain `sagemaker`; images with short tags in the older repositories are all made for SageMaker
+    if "sagemaker" in words or not ("ec2" in words or repository in ("pytorch", "tensorflow")):
         inside |= _libraries(engine, device, repository)
-    sdk = _sdk(framework, version, base, repository)
+    else:
+        inside["doubt"] = f"`{tag}` is an image for EC2: it has no training toolkit, and nothing starts the script"
+    same = (
+        row.sdk for row in rows(framework) if (row.version, row.base, row.repository) == (version, base, repository)
+    )
+    sdk = 2 if repository == SMP2_REPOSITORY else next(same, 0)
     return Image(framework, version, python, device, registry, repository, tag, base, sdk=sdk, **inside)
 
 
@@ -231,21 +214,15 @@ def _libraries(engine: tuple[str, str], device: str, repository: str) -> JsonObj
     """Return the fields of `Image` for the toolkit and SageMaker's libraries. Only GPU images have the libraries."""
     toolkit = next(iter(in_range("toolkit", *engine, "version")), None)
     if repository == SMP2_REPOSITORY:
-        entry = facts()["smp2"].get(engine[1])
-        doubt = None if entry else _no_such_smp2_image(engine[1])
+        entry, doubt = facts()["smp2"].get(engine[1]), None
+        if not entry:
+            doubt = f"the SDK takes `{engine[1]}` for a PyTorch version, but AWS has published images of the model "
+            doubt += f"parallelism library v2 only for PyTorch {', '.join(smp_versions())}"
         return {"toolkit": toolkit, "smp": 2, "smddp": bool(entry and entry["smddp"]), "doubt": doubt}
     if device != "gpu":
         return {"toolkit": toolkit}
     smp1 = any(engine[0] == fact["framework"] and engine[1] in fact["versions"] for fact in facts()["smp1"])
     return {"toolkit": toolkit, "smp": int(smp1), "smddp": bool(in_range("smddp", *engine, "source"))}
-
-
-def _no_such_smp2_image(version: str) -> str:
-    names = ", ".join(facts()["smp2"])
-    return (
-        f"the SDK takes `{version}` for a PyTorch version, but AWS has published images of the model parallelism "
-        f"library v2 only for PyTorch {names}"
-    )
 
 
 def _cuda(engine: tuple[str, str], tag: str) -> str:
@@ -255,24 +232,6 @@ def _cuda(engine: tuple[str, str], tag: str) -> str:
         return f"{match[1]}.{match[2]}"
     line = ".".join(engine[1].split(".")[:2])
     return str(facts()["cuda"].get(engine[0], {}).get(line, ""))
-
-
-def _for_sagemaker(repository: str, tag: str) -> bool:
-    """Return whether an image is made for SageMaker.
-
-    Full tags contain `sagemaker`. Images with short tags in the older repositories are all made for SageMaker.
-    """
-    words = tag.split("-")
-    return "sagemaker" in words or not ("ec2" in words or repository in ("pytorch", "tensorflow"))
-
-
-def _sdk(framework: str, version: str, base: str, repository: str) -> int:
-    if repository == SMP2_REPOSITORY:
-        return 2
-    return next(
-        (row.sdk for row in rows(framework) if (row.version, row.base, row.repository) == (version, base, repository)),
-        0,
-    )
 
 
 # Find the contents of an AWS image by its address.
@@ -523,7 +482,9 @@ def _address(query: _Query, row: ImageEntry, tag: str) -> tuple[str, str, str]:
         regions = ", ".join(f"`{one}`" for one in near) + " or another of the " if near else "one of the "
         hint = f"{_OWN_IMAGE}, or use {regions}{len(row.accounts)} regions that have it"
         raise JobError([Problem(("environment",), message, hint, code="CT034")])
-    return registry_host(account, query.region), row.repository, tag
+    suffixes = (name for name, regions in tables()["suffixes"].items() if query.region in regions.split())
+    host = f"{account}.dkr.ecr.{query.region}.{next(suffixes, 'amazonaws.com')}"  # in China `amazonaws.com.cn`
+    return host, row.repository, tag
 
 
 def _smp2_image(query: _Query, version: str | None, instance: str) -> Image:

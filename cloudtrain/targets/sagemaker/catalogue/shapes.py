@@ -77,9 +77,6 @@ def _categorize(text: str) -> str:
 
 DATA = Path(__file__).with_name("data")
 
-KEY = "<key>"
-"""The element of a path that stands for the keys of a map; any other name stands for the map's values."""
-
 MANY = 12
 """Hints list the values of an enum only if it has at most this many values."""
 
@@ -99,28 +96,6 @@ class ShapeViolation(NamedTuple):
 def violations(request: JsonMapping, operation: str = "CreateTrainingJob") -> list[ShapeViolation]:
     """Return everything in a request that the service's own model forbids, in the order of the request."""
     return list(_check(request, _model()["operations"][operation], (), f"`{operation}`"))
-
-
-def limit(operation: str, path: Place) -> JsonObject:
-    """Return the model's limits for one field of a request: `type`, and `min`, `max`, `pattern`, `enum` if defined.
-
-    Args:
-        path: names of fields, such as `("Environment", "*")`. For an element of a list use any number, for a
-            value of a map any name, and for the keys of a map `KEY`.
-    """
-    shape = _shape_at(operation, path)
-    return {fact: value for fact, value in shape.items() if fact in ("type", "min", "max", "pattern", "enum")}
-
-
-def _shape_at(operation: str, path: Place) -> JsonMapping:
-    name = _model()["operations"][operation]
-    for part in path:
-        shape = _shape(name)
-        if shape["type"] == "structure":
-            name = shape["members"][part]
-        else:
-            name = shape["member" if shape["type"] == "list" else "key" if part == KEY else "value"]
-    return _shape(name)
 
 
 @cache
@@ -246,7 +221,9 @@ _INSIDE: dict[str, Callable[[Any, JsonMapping, Place, str], Iterator[ShapeViolat
 
 def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
     """Return the fields that a structure in a request can have; None if `path` leads to a map or a plain value."""
-    shape = _shape_at(operation, path)
+    shape = _shape(_model()["operations"][operation])
+    for part in path:
+        shape = _shape(shape["members"][part] if "members" in shape else shape.get("member") or shape["value"])
     return tuple(shape["members"]) if shape["type"] == "structure" else None
 
 

@@ -11,6 +11,7 @@ from cloudtrain.job.distribution import SMDDP, SMP
 from cloudtrain.job.model import MAX_COUNT, merged
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import Machines
+from cloudtrain.rules.engine import value_at
 from cloudtrain.targets.common import compiling as instance_types
 from cloudtrain.targets.contract import Contents
 from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, packages_of, resolve_image
@@ -147,9 +148,6 @@ def _deciding_type(machines: Machines) -> str:
 FIELD = "sagemaker_overrides"
 
 
-_NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "StoppingCondition", "TrainingJobName")
-
-
 class _Kind(NamedTuple):
     """The request fields of one API operation that overrides must not remove or make unreadable.
 
@@ -168,7 +166,7 @@ class _Kind(NamedTuple):
 
 _KINDS = {
     "CreateTrainingJob": _Kind(
-        needed=_NEEDED,
+        needed=("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "StoppingCondition", "TrainingJobName"),
         read=("InputDataConfig",),
         machines=("ResourceConfig",),
         choices=("InstanceType", "InstanceGroups", "InstancePreferences"),
@@ -216,12 +214,11 @@ def _problems(request: JsonMapping, operation: str) -> Iterator[Problem]:
         unreadable = fault.kind == "type" or (fault.kind == "missing" and fault.path[0] in (*kind.needed, *kind.read))
         if unreadable and fault.path[0] not in removed:
             yield Problem((FIELD, *fault.path), fault.message, fault.hint, code="CT035")
-    config: Any = request
-    for name in kind.machines:
-        config = config.get(name) if isinstance(config, Mapping) else None
-    if isinstance(config, Mapping):
-        yield from _counts((FIELD, *kind.machines), config)
-    if isinstance(config, Mapping) and not any(config.get(key) for key in kind.choices):
+    config = value_at(request, *kind.machines)
+    if not isinstance(config, Mapping):
+        return
+    yield from _counts((FIELD, *kind.machines), config)
+    if not any(config.get(key) for key in kind.choices):
         message = f"the overrides leave no instance type in `{kind.machines[-1]}`"
         hint = "give one of " + ", ".join(f"`{key}`" for key in kind.choices)
         yield Problem((FIELD, *kind.machines), message, hint, code="CT035")

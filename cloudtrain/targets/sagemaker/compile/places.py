@@ -142,6 +142,7 @@ def _in_folder(folder: str, item: Input | ProcessingInput) -> str:
 
 
 def _channel(name: str, item: Input, usual: str) -> JsonObject:
+    """Return an input as a channel. `usual` is the default input mode."""
     assert item.sagemaker is not None
     system = _FILE_SYSTEM.fullmatch(item.sagemaker)
     if system is not None:
@@ -152,7 +153,15 @@ def _channel(name: str, item: Input, usual: str) -> JsonObject:
             "FileSystemAccessMode": item.access,
         }
         return {"DataSource": {"FileSystemDataSource": source}, "ChannelName": name}
-    return {"DataSource": {"S3DataSource": _s3_source(item)}, "ChannelName": name} | _reading(item, usual)
+    reading = {
+        "ContentType": item.content_type,
+        "CompressionType": "Gzip" if item.compression is not None else None,
+        "RecordWrapperType": "RecordIO" if item.record_wrapper is not None else None,
+        "InputMode": INPUT_MODES[item.mode] if item.mode != usual else None,
+        "ShuffleConfig": {"Seed": item.shuffle_seed} if item.shuffle_seed is not None else None,
+    }
+    channel = {"DataSource": {"S3DataSource": _s3_source(item)}, "ChannelName": name, **reading}
+    return {name: value for name, value in channel.items() if value is not None}
 
 
 def _s3_source(item: Input) -> JsonObject:
@@ -166,18 +175,6 @@ def _s3_source(item: Input) -> JsonObject:
     if item.instance_groups:
         source["InstanceGroupNames"] = list(item.instance_groups)
     return source
-
-
-def _reading(item: Input, usual: str) -> JsonObject:
-    """Return the fields of a channel that set how its data is read; `usual` is the default input mode."""
-    reading = {
-        "ContentType": item.content_type,
-        "CompressionType": "Gzip" if item.compression is not None else None,
-        "RecordWrapperType": "RecordIO" if item.record_wrapper is not None else None,
-        "InputMode": INPUT_MODES[item.mode] if item.mode != usual else None,
-        "ShuffleConfig": {"Seed": item.shuffle_seed} if item.shuffle_seed is not None else None,
-    }
-    return {name: value for name, value in reading.items() if value is not None}
 
 
 def _input_problems(name: str, item: Input) -> Iterator[Problem]:
@@ -199,20 +196,18 @@ def _input_problems(name: str, item: Input) -> Iterator[Problem]:
 
 # The locations of a processing job's data, in S3 and in the container.
 
-PROCESSING_INPUT_ROOT = "/opt/ml/processing/input"
-PROCESSING_OUTPUT_ROOT = "/opt/ml/processing/output"
-"""Root folders of inputs and outputs in the container.
-
-Each has a subfolder of its name, except if the job gives a `path`.
-"""
-
 _UPLOAD_MODES = {"upload": "EndOfJob", "mount": "Continuous"}
 
 
 def processing_paths_of(job: ProcessingJob) -> dict[str, str]:
     """Map each reference, such as `inputs.train`, to its path in the container."""
-    paths = {f"inputs.{name}": _in_folder(_input_path(name, item), item) for name, item in job.inputs.items()}
-    return paths | {f"outputs.{name}": _output_path(name, item) for name, item in job.outputs.items()}
+    paths = {f"inputs.{name}": _in_folder(_folder("input", name, item), item) for name, item in job.inputs.items()}
+    return paths | {f"outputs.{name}": _folder("output", name, item) for name, item in job.outputs.items()}
+
+
+def _folder(kind: str, name: str, item: ProcessingInput | ProcessingOutput | None = None) -> str:
+    """Return the folder of an input or output in the container: the one that the job gives, or one of its name."""
+    return ((item.path if item else None) or f"/opt/ml/processing/{kind}/{name}").rstrip("/")
 
 
 def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
@@ -228,7 +223,7 @@ def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
 def _input(name: str, uri: str, item: ProcessingInput) -> JsonObject:
     place = {
         "S3Uri": uri,
-        "LocalPath": _input_path(name, item),
+        "LocalPath": _folder("input", name, item),
         "S3DataType": "ManifestFile" if item.data_type == "manifest" else "S3Prefix",
         "S3InputMode": "Pipe" if item.mode == "pipe" else "File",
         "S3DataDistributionType": "ShardedByS3Key" if item.shard else "FullyReplicated",
@@ -251,7 +246,7 @@ def outputs(job: ProcessingJob, target: SageMaker, account: SageMakerAccount, ru
 def _output(name: str, item: ProcessingOutput, root: str) -> JsonObject:
     place = {
         "S3Uri": item.sagemaker or f"{root}/{name}",
-        "LocalPath": _output_path(name, item),
+        "LocalPath": _folder("output", name, item),
         "S3UploadMode": _UPLOAD_MODES[item.mode],
     }
     return {"OutputName": name, "AppManaged": False, "S3Output": place}
@@ -279,21 +274,13 @@ def input_problems(job: ProcessingJob) -> Iterator[Problem]:
     yield from _path_problems(job)
 
 
-def _input_path(name: str, item: ProcessingInput) -> str:
-    return (item.path or f"{PROCESSING_INPUT_ROOT}/{name}").rstrip("/")
-
-
 def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
     """Report inputs and outputs with the same folder in the container."""
-    owners = {f"{PROCESSING_INPUT_ROOT}/{CODE_INPUT}": "the job's code"}
-    places = [(("inputs", name), _input_path(name, item)) for name, item in job.inputs.items()]
-    places += [(("outputs", name), _output_path(name, item)) for name, item in job.outputs.items()]
+    owners = {_folder("input", CODE_INPUT): "the job's code"}
+    places = [(("inputs", name), _folder("input", name, item)) for name, item in job.inputs.items()]
+    places += [(("outputs", name), _folder("output", name, item)) for name, item in job.outputs.items()]
     for path, place in places:
         if place in owners:
             message = f"`{'.'.join(path)}` would be in `{place}`, as {owners[place]} is"
             yield Problem((*path, "path"), message, "give it another `path`, or leave it out", code="CT032")
         owners.setdefault(place, f"`{'.'.join(path)}`")
-
-
-def _output_path(name: str, item: ProcessingOutput) -> str:
-    return (item.path or f"{PROCESSING_OUTPUT_ROOT}/{name}").rstrip("/")

@@ -42,14 +42,18 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
     `context.account` must be a `SageMakerAccount`. CreateProcessingJob uses the target's settings for role, bucket,
     network, keys and experiment; other settings are ignored.
     """
-    problems = Problems()
-    parts = _Parts.of(job, target, context, problems)
+    problems, view, account, plan = Problems(), job.view, context.account, None
+    machines = problems.value(lambda: machines_of(view, account), None)
+    image = problems.value(lambda: image_of(view, account, machines), None) if machines is not None else None
     problems += [*data.input_problems(job), *_word_problems(job)]
-    # cloudtrain's launcher must run in the image, because no toolkit exists for processing jobs
-    if parts is not None and parts.brings_code and (old := python_too_old(parts.image.entry)):
-        newer = "use a newer `version`, or an image of your own"
-        problems.append(Problem(("environment", "version"), old, newer, code="CT034"))
-    plan = problems.value(lambda: _plan(parts, context), None) if parts is not None else None
+    if machines is not None and image is not None:
+        code_uri = bundle_uri(target, account, context.bundle.sha256)
+        parts = _Parts(job, view, target, account, context.run_name, code_uri, machines, image)
+        # cloudtrain's launcher must run in the image, because no toolkit exists for processing jobs
+        if parts.brings_code and (old := python_too_old(image.entry)):
+            newer = "use a newer `version`, or an image of your own"
+            problems.append(Problem(("environment", "version"), old, newer, code="CT034"))
+        plan = problems.value(lambda: _plan(parts, context), None)
     problems.refuse(plan)
     assert plan is not None
     return plan
@@ -89,25 +93,6 @@ class _Parts:
     machines: Machines
     image: ChosenImage
 
-    @classmethod
-    def of(cls, job: ProcessingJob, target: SageMaker, context: CompileContext, problems: Problems) -> _Parts | None:
-        """Choose machines and image; None if no machines or no image fit. The errors are added to `problems`."""
-        view, account = job.view, context.account
-        machines = problems.value(lambda: machines_of(view, account), None)
-        image = problems.value(lambda: image_of(view, account, machines), None) if machines is not None else None
-        if machines is None or image is None:
-            return None
-        return cls(
-            job=job,
-            view=view,
-            target=target,
-            account=account,
-            run_name=context.run_name,
-            code_uri=bundle_uri(target, account, context.bundle.sha256),
-            machines=machines,
-            image=image,
-        )
-
     @property
     def brings_code(self) -> bool:
         """Return whether the job has a script or a command; False if the image's own entry point runs."""
@@ -141,7 +126,11 @@ def _request(parts: _Parts) -> JsonObject:
     request = {
         "ProcessingJobName": parts.run_name,
         "ProcessingResources": {"ClusterConfig": cluster_config(parts.view, target, parts.machines)},
-        "AppSpecification": _application(parts),
+        "AppSpecification": {
+            "ImageUri": parts.image.uri,
+            **({"ContainerArguments": parts.arguments} if parts.arguments else {}),
+            **({"ContainerEntrypoint": container_entrypoint(parts.words)} if parts.brings_code else {}),
+        },
         "RoleArn": parts.account.role,
         "ProcessingInputs": data.inputs(job, parts.code_uri if parts.brings_code else None),
         "ProcessingOutputConfig": data.outputs(job, target, parts.account, parts.run_name),
@@ -154,45 +143,33 @@ def _request(parts: _Parts) -> JsonObject:
     return {key: value for key, value in request.items() if value not in (None, {}, [])}
 
 
-def _application(parts: _Parts) -> JsonObject:
-    application: JsonObject = {"ImageUri": parts.image.uri}
-    if parts.arguments:
-        application["ContainerArguments"] = parts.arguments
-    if parts.brings_code:
-        application["ContainerEntrypoint"] = container_entrypoint(parts.words)
-    return application
-
-
 def _network(target: SageMaker) -> JsonObject:
     """Return the complete network settings, as the SDK's NetworkConfig writes them; empty if nothing is configured."""
-    config: JsonObject = {}
-    if target.encrypt_inter_container_traffic:
-        config["EnableInterContainerTrafficEncryption"] = True
-    if vpc := network(target):
-        config["VpcConfig"] = vpc
-    if config or target.network_isolation:
-        config["EnableNetworkIsolation"] = target.network_isolation
-    return config
+    encrypts, vpc = target.encrypt_inter_container_traffic, network(target)
+    if not (encrypts or vpc or target.network_isolation):
+        return {}
+    config = {"EnableInterContainerTrafficEncryption": encrypts, "VpcConfig": vpc}
+    written = {name: value for name, value in config.items() if value}
+    return written | {"EnableNetworkIsolation": target.network_isolation}
 
 
 def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
     """Report arguments that the request cannot hold because they are too long or contain a line break."""
     paths = data.processing_paths_of(job)
+    texts: dict[tuple[str, ...], str] = {}
     if job.command is not None:
-        line = resolve_text(job.command, paths)
-        yield from _word_problem(line, ("command",), "put it into a script: `entry_point: run.sh`")
+        texts["command",] = resolve_text(job.command, paths)
     for name, value in resolve_hyperparameters(job.view.hyperparameters, paths).items():
-        text = hyperparameter_argv({name: value})[-1]
+        texts["hyperparameters", name] = hyperparameter_argv({name: value})[-1]
+    for path, text in texts.items():
         hint = "write it to a file in the source folder, and give the file's name"
-        yield from _word_problem(text, ("hyperparameters", name), hint)
-
-
-def _word_problem(text: str, path: tuple[str, ...], hint: str) -> Iterator[Problem]:
-    if len(text) > LONGEST_WORD:
-        message = f"`{path[-1]}` has {len(text)} characters, and a processing job takes at most {LONGEST_WORD}"
-        yield Problem(path, message, hint, code="CT031")
-    elif "\n" in text:
-        yield Problem(path, f"`{path[-1]}` has a line break, which a processing job cannot take", hint, code="CT031")
+        hint = "put it into a script: `entry_point: run.sh`" if path == ("command",) else hint
+        if len(text) > LONGEST_WORD:
+            message = f"`{path[-1]}` has {len(text)} characters, and a processing job takes at most {LONGEST_WORD}"
+            yield Problem(path, message, hint, code="CT031")
+        elif "\n" in text:
+            message = f"`{path[-1]}` has a line break, which a processing job cannot take"
+            yield Problem(path, message, hint, code="CT031")
 
 
 def _processes(parts: _Parts, count: int) -> Processes:
@@ -211,12 +188,10 @@ def _processes(parts: _Parts, count: int) -> Processes:
 def _notes(parts: _Parts) -> Iterator[str]:
     if parts.image.assumed is not None:
         yield f"the image is for {parts.image.assumed}"
-    read_on_demand = [
-        n for n, item in parts.job.inputs.items() if "mode" in item.model_fields_set and item.mode == "mount"
-    ]
-    if read_on_demand:
-        names = ", ".join(f"`{name}`" for name in read_on_demand)
-        yield f"processing jobs have no FastFile mode, so {names} will be copied before the start"
+    inputs = parts.job.inputs.items()
+    mounted = [f"`{name}`" for name, item in inputs if "mode" in item.model_fields_set and item.mode == "mount"]
+    if mounted:
+        yield f"processing jobs have no FastFile mode, so {', '.join(mounted)} will be copied before the start"
 
 
 def _summary(parts: _Parts, machines: Machines, request: JsonObject) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
 from cloudtrain.plans.plan import CompileContext, Plan, Upload, map_texts
 from cloudtrain.plans.processes import Processes
+from cloudtrain.rules.engine import mapping_at
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.common.compiling import Problems, resolve_hyperparameters, resolve_text
@@ -154,7 +155,12 @@ def request_of(parts: TrainingParts) -> JsonObject:
         "VpcConfig": network(target),
         "RetryStrategy": {"MaximumRetryAttempts": target.max_retries} if target.max_retries else None,
         "ExperimentConfig": experiment(target),
-        **_switches(parts),
+        "EnableNetworkIsolation": target.network_isolation or None,
+        "EnableInterContainerTrafficEncryption": target.encrypt_inter_container_traffic or None,
+        "EnableManagedSpotTraining": True if job.spot else None,
+        "RemoteDebugConfig": {"EnableRemoteDebug": True} if target.remote_debug else None,
+        "InfraCheckConfig": {"EnableInfraCheck": True} if target.infra_check else None,
+        "SessionChainingConfig": {"EnableSessionTagChaining": True} if target.session_tags else None,
         **monitoring(target, output_config(job, target, parts.account)["S3OutputPath"]),
     }
     return {key: value for key, value in request.items() if value not in (None, {}, [])}
@@ -244,19 +250,6 @@ def experiment(target: SageMaker) -> dict[str, str]:
     return {key: value for key, value in names.items() if value is not None}
 
 
-def _switches(parts: TrainingParts) -> JsonObject:
-    """Return the fields that switch on optional features; None for features that are off."""
-    target = parts.target
-    return {
-        "EnableNetworkIsolation": target.network_isolation or None,
-        "EnableInterContainerTrafficEncryption": target.encrypt_inter_container_traffic or None,
-        "EnableManagedSpotTraining": True if parts.job.spot else None,
-        "RemoteDebugConfig": {"EnableRemoteDebug": True} if target.remote_debug else None,
-        "InfraCheckConfig": {"EnableInfraCheck": True} if target.infra_check else None,
-        "SessionChainingConfig": {"EnableSessionTagChaining": True} if target.session_tags else None,
-    }
-
-
 # The lines at the top of a printed plan: machines, processes, data locations and maximum cost.
 
 _MODES = {
@@ -268,11 +261,12 @@ _MODES = {
 
 def summary(parts: TrainingParts, machines: Machines, start: Start, processes: Processes) -> list[tuple[str, str]]:
     """Return pairs of label and text, in reading order."""
-    job, account, request = parts.job, parts.account, start.request
+    job, account, request, ranks = parts.job, parts.account, start.request, processes.ranks
+    where = f" on {len(ranks)} of {machines.count} instances" if machines.count > 1 else ""
     pairs = [
         ("target", f"sagemaker ({account.region})"),
         ("instances", instances(machines)),
-        ("processes", _summary_processes(machines, processes)),
+        ("processes", f"{ranks.total()}{where}" if ranks else ""),
         ("distribution", _distribution(distribution_in(job, start))),
         ("launch", f"{_MODES[parts.launch.mode]}: {parts.launch.reason}"),
         ("image", request["AlgorithmSpecification"].get("TrainingImage", "")),
@@ -296,8 +290,14 @@ def instances(machines: Machines, *, together: bool = True) -> str:
 
     `together`: whether the instances communicate with each other. EFA is named only if they do.
     """
-    between = "\nor " if machines.kind == "preferences" else "\n"
-    return between.join(_instances(group, machines, together) for group in machines.groups)
+    lines = []
+    for group in machines.groups:
+        line = f"{group.count} x {group.instance_type}"
+        if group.known is not None:
+            efa = ", EFA" if together and group.known.interconnect == "rdma" and group.count > 1 else ""
+            line += f" ({group.known.hardware}{efa})"
+        lines.append(f"{group.name}: {line}" if machines.kind == "groups" else line)
+    return ("\nor " if machines.kind == "preferences" else "\n").join(lines)
 
 
 def cost(machines: Machines, request: JsonMapping) -> str:
@@ -309,29 +309,11 @@ def cost(machines: Machines, request: JsonMapping) -> str:
     return f"at most ${price.over(max_runtime(request)):,.2f} at list prices{spot}"
 
 
-def _instances(group: MachineGroup, machines: Machines, together: bool) -> str:
-    entry = group.known
-    text = f"{group.count} x {group.instance_type}"
-    if entry is not None:
-        efa = ", EFA" if together and entry.interconnect == "rdma" and group.count > 1 else ""
-        text += f" ({entry.hardware}{efa})"
-    return f"{group.name}: {text}" if machines.kind == "groups" else text
-
-
 def _distribution(distribution: Distribution) -> str:
     if not isinstance(distribution, SMP):
         return distribution.type
     parameters = ", ".join(f"{name} {value}" for name, value in distribution.parameters.items())
     return f"smp version {distribution.version}" + (f": {parameters}" if parameters else "")
-
-
-def _summary_processes(machines: Machines, processes: Processes) -> str:
-    ranks = processes.ranks
-    if not ranks:
-        return ""
-    return (
-        f"{ranks.total()} on {len(ranks)} of {machines.count} instances" if machines.count > 1 else str(ranks.total())
-    )
 
 
 def _spot(request: JsonMapping) -> str:
@@ -349,20 +331,16 @@ def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject
     written = overridden(request_of(parts), overrides)
     request: JsonObject = map_texts(written, lambda text: text.replace(keys.RUN_NAME, parts.run_name))
     parameters = decode_hyperparameters(request.get("HyperParameters", {}))
+    by_hand = mapping_at(overrides_of(parts.job, "sagemaker"), "HyperParameters")
     problems = []
     for name, (kind, fits) in _KINDS.items():
         if parameters.get(name) and not fits(parameters[name]):
             message = f"`{name}` must be {kind}, and is `{parameters[name]}`"
-            problems.append(Problem(_path(parts.job, name), message, f"leave out `{name}`", code="CT031"))
+            path = (FIELD, "HyperParameters", name) if name in by_hand else ("hyperparameters", name)
+            problems.append(Problem(path, message, f"leave out `{name}`", code="CT031"))
     if problems:
         raise JobError(problems)
     return request
-
-
-def _path(job: TrainingJob, name: str) -> tuple[str, ...]:
-    overrides = overrides_of(job, "sagemaker").get("HyperParameters")
-    by_hand = isinstance(overrides, Mapping) and name in overrides
-    return (FIELD, "HyperParameters", name) if by_hand else ("hyperparameters", name)
 
 
 def _is_text(value: Any) -> bool:

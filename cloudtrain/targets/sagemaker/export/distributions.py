@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.rules.engine import text_at
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, LAUNCH_KEY
 from cloudtrain.runtime.torchrun_words import is_module
 from cloudtrain.targets.common.export import Call, Fields
@@ -65,13 +66,6 @@ class Setting:
     @property
     def types(self) -> tuple[str, ...]:
         return (self.instance_type,) if self.instance_type is not None else tuple(self.groups.values())
-
-
-def with_image(setting: Setting, arguments: JsonMapping) -> Setting:
-    """Return a copy of `setting` that has the image or version from an estimator's arguments."""
-    names = ("framework_version", "pytorch_version", "tensorflow_version")
-    version = next((arguments[name] for name in names if name in arguments), None)
-    return replace(setting, image_uri=arguments.get("image_uri", ""), version=version)
 
 
 def distribution_of(values: JsonMapping) -> JsonObject:
@@ -283,13 +277,12 @@ def fit_inputs(channels: list[JsonObject]) -> tuple[JsonObject, list[str]]:
     for number, channel in enumerate(channels):
         fields = Fields(channel)
         name = fields.take("ChannelName")
-        inputs[name] = _file_system(fields) if "FileSystemDataSource" in channel["DataSource"] else _s3(fields)
+        if "FileSystemDataSource" in channel["DataSource"]:
+            inputs[name] = Call("sagemaker.inputs.FileSystemInput", _take(fields, "file_system"))
+        else:
+            inputs[name] = _s3(fields)
         left += [f"InputDataConfig[{number}].{path}" for path in fields.remaining_paths()]
     return inputs, left
-
-
-def _file_system(fields: Fields) -> Call:
-    return Call("sagemaker.inputs.FileSystemInput", _take(fields, "file_system"))
 
 
 def _s3(fields: Fields) -> Call | str:
@@ -304,8 +297,11 @@ def _s3(fields: Fields) -> Call | str:
 
 
 def _take(fields: Fields, table: str) -> JsonObject:
-    values = {argument: fields.take(path) for path, argument in SDK_TABLES[table].items()}
-    return {argument: value for argument, value in values.items() if value is not None}
+    return without_nulls({argument: fields.take(path) for path, argument in SDK_TABLES[table].items()})
+
+
+def without_nulls(arguments: JsonMapping) -> JsonObject:
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 # Split a request's hyperparameters into two groups: those that the SDK adds to run a script, and the user's own.
@@ -337,19 +333,14 @@ def script_of(request: JsonObject, region: str) -> ToolkitScript | None:
     if names != (request["TrainingJobName"], region) or not isinstance(program, str) or not isinstance(level, int):
         return None
     if request.get("EnableNetworkIsolation") is True:
-        archive = _isolated_archive(channels) if place == ISOLATED_BUNDLE else None
-        return None if archive is None else ToolkitScript(program, archive, level, values, channels[:-1])
+        last = channels.pop() if channels else {}
+        archive = text_at(last, "DataSource", "S3DataSource", "S3Uri")
+        # the code must be in the channel that the SDK adds to a network-isolated job
+        is_bundle = place == ISOLATED_BUNDLE and last == code_channel(archive, (), "download")
+        return ToolkitScript(program, archive, level, values, channels) if is_bundle else None
     if not isinstance(place, str) or not place.startswith("s3://"):
         return None
     return ToolkitScript(program, place, level, values, channels)
-
-
-def _isolated_archive(channels: list[JsonObject]) -> str | None:
-    """Return the code archive's S3 address if the last channel is exactly the code channel that the SDK adds to a
-    network-isolated job; None otherwise."""
-    last = channels[-1] if channels else {}
-    uri = last.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri")
-    return uri if uri is not None and last == code_channel(uri, (), "download") else None
 
 
 def _decode(hyperparameters: dict[str, str]) -> JsonObject | None:
@@ -366,6 +357,7 @@ def _decode(hyperparameters: dict[str, str]) -> JsonObject | None:
 
 
 # Read the started program from the hyperparameters of the training toolkit or of cloudtrain's launcher.
+
 
 _TOOLKIT = frozenset((keys.SUBMIT_DIRECTORY, keys.PROGRAM, keys.LOG_LEVEL, keys.JOB_NAME, keys.REGION))
 

@@ -14,19 +14,26 @@ Facts about the SDK are those of version 2.257.7.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cloudtrain.errors import JobError, TargetError, dotted
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref
 from cloudtrain.targets.sagemaker.catalogue.images import SMP2_REPOSITORY, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.export import distributions as dist
-from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, ToolkitScript, fit_inputs, script_of
+from cloudtrain.targets.sagemaker.export.distributions import (
+    SDK_TABLES,
+    ToolkitScript,
+    fit_inputs,
+    script_of,
+    without_nulls,
+)
 from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject
 
 # Find the SDK version 2 class for a request's image, and the version arguments that select this image.
 
 _BASES = {"pytorch": "pytorch_version", "tensorflow": "tensorflow_version"}
+_VERSIONS = ("framework_version", *_BASES.values())
 
 
 def version_arguments(uri: str, region: str, types: Sequence[str], distribution: JsonMapping) -> dict[str, str] | None:
@@ -101,20 +108,17 @@ def _hook(hook: JsonObject | None, output: str) -> JsonObject:
     arguments = _places(hook)
     if "HookParameters" in hook:
         arguments["hook_parameters"] = hook["HookParameters"]
-    arguments["collection_configs"] = [_collection(one) for one in hook.get("CollectionConfigurations", ())]
+    collections = [
+        without_nulls({"name": one["CollectionName"], "parameters": one.get("CollectionParameters")})
+        for one in hook.get("CollectionConfigurations", ())
+    ]
+    arguments["collection_configs"] = [Call("sagemaker.debugger.CollectionConfig", one) for one in collections]
     return {"debugger_hook_config": Call("sagemaker.debugger.DebuggerHookConfig", arguments)}
-
-
-def _collection(collection: JsonObject) -> Call:
-    arguments = {"name": collection["CollectionName"]}
-    if "CollectionParameters" in collection:
-        arguments["parameters"] = collection["CollectionParameters"]
-    return Call("sagemaker.debugger.CollectionConfig", arguments)
 
 
 def _places(config: JsonObject) -> JsonObject:
     places = {"s3_output_path": config["S3OutputPath"], "container_local_output_path": config.get("LocalPath")}
-    return {name: place for name, place in places.items() if place is not None}
+    return without_nulls(places)
 
 
 def _profiler(fields: Fields, output: str) -> JsonObject:
@@ -234,53 +238,33 @@ def _choose_image(request: JsonObject, script: ToolkitScript, framework: str, re
 
     The image is given as a version if the SDK chooses exactly this image for the version, or else by its URI.
     """
-    uri = request["AlgorithmSpecification"]["TrainingImage"]
+    uri, resources = request["AlgorithmSpecification"]["TrainingImage"], request["ResourceConfig"]
     distribution = dist.distribution_of(script.values)
-    setting = _setting(request, script, framework)
-    by_version = version_arguments(uri, region, setting.types, distribution)
-    reason = None
-    for image in _candidates(framework, uri, by_version, distribution):
-        candidate = dist.with_image(setting, image)
-        reason = dist.objection(distribution, script.values, candidate) if distribution else None
-        if reason is None:
-            names = frozenset(dist.sdk_hyperparameters(distribution, candidate)) if distribution else frozenset[str]()
-            return _Choice(image, _with_group_objects(distribution, list(setting.groups)), names)
-    plain = version_arguments(uri, region, setting.types, {}) or _by_uri(framework, uri)
-    return _Choice(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
-
-
-def _candidates(
-    framework: str, uri: str, by_version: dict[str, str] | None, distribution: JsonObject
-) -> list[JsonObject]:
-    candidates: list[JsonObject] = [by_version] if by_version else []
-    by_uri = _by_uri(framework, uri)
-    if "multi_worker_mirrored_strategy" in distribution:  # the SDK checks the version even if an image is given
-        image = image_of_uri(uri)
-        by_uri["framework_version"] = image.engine[1] if image else None
-    return [*candidates, by_uri]
-
-
-def _by_uri(framework: str, uri: str) -> JsonObject:
-    return {"image_uri": uri} | ({"py_version": None} if framework == "huggingface" else {})
-
-
-def _setting(request: JsonObject, script: ToolkitScript, framework: str) -> dist.Setting:
-    resources = request["ResourceConfig"]
-    return dist.Setting(
+    setting = dist.Setting(
         framework,
         instance_type=resources.get("InstanceType"),
         groups={group["InstanceGroupName"]: group["InstanceType"] for group in resources.get("InstanceGroups", ())},
         entry_point=script.entry_point,
         debugger=HOOK in request,
     )
-
-
-def _with_group_objects(distribution: JsonObject, groups: list[str]) -> JsonObject:
-    """Replace group names in a distribution with the estimator's group objects, which the SDK compares by identity."""
-    if "instance_groups" not in distribution:
-        return distribution
-    objects = [Ref("instance_groups", groups.index(name)) for name in distribution["instance_groups"]]
-    return distribution | {"instance_groups": objects}
+    by_uri: JsonObject = {"image_uri": uri} | ({"py_version": None} if framework == "huggingface" else {})
+    version: JsonObject = {}
+    if "multi_worker_mirrored_strategy" in distribution:  # the SDK checks the version even if an image is given
+        entry = image_of_uri(uri)
+        version = {"framework_version": entry.engine[1] if entry else None}
+    by_version, reason = version_arguments(uri, region, setting.types, distribution), None
+    for image in ([by_version] if by_version else []) + [by_uri | version]:
+        named = next((image[name] for name in _VERSIONS if name in image), None)
+        candidate = replace(setting, image_uri=image.get("image_uri", ""), version=named)
+        reason = dist.objection(distribution, script.values, candidate) if distribution else None
+        if reason is None:
+            names = frozenset(dist.sdk_hyperparameters(distribution, candidate)) if distribution else frozenset[str]()
+            if "instance_groups" in distribution:  # group objects, which the SDK compares by identity
+                numbers = map(list(setting.groups).index, distribution["instance_groups"])
+                distribution = {**distribution, "instance_groups": [Ref("instance_groups", one) for one in numbers]}
+            return _Choice(image, distribution, names)
+    plain = version_arguments(uri, region, setting.types, {}) or by_uri
+    return _Choice(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
 
 
 # The error for requests that an SDK cannot express.
@@ -341,7 +325,7 @@ def estimator_program(request: JsonObject, region: str, profile: str | None = No
     return Program(
         {"session": Call("sagemaker.session.Session", session)} | _groups(request) | {"estimator": estimator},
         "fit",
-        {name: value for name, value in fit.items() if value is not None},
+        without_nulls(fit),
         "sagemaker-sdk",
         form.notes,
         in_code=NO_WAIT,
@@ -359,8 +343,7 @@ def _common(fields: Fields) -> JsonObject:
         values["disable_output_compression"] = True
     if values["input_mode"] == "File":
         del values["input_mode"]
-    arguments = {name: value for name, value in values.items() if value is not None}
-    return arguments | monitoring_arguments(fields, str(values["output_path"]))
+    return without_nulls(values) | monitoring_arguments(fields, str(values["output_path"]))
 
 
 def _groups(request: JsonObject) -> dict[str, list[Call]]:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from cloudtrain.errors import UsageError
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref, build, build_arguments, python_code
-from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of
+from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of, without_nulls
 from cloudtrain.targets.sagemaker.export.estimator import (
     NO_CONFIGURATION,
     NO_WAIT,
@@ -26,7 +26,8 @@ from cloudtrain.targets.sagemaker.export.estimator import (
     estimator_program,
     refuse,
 )
-from cloudtrain.targets.sagemaker.plan import TRAINING, is_of_api
+from cloudtrain.targets.sagemaker.plan import TRAINING, S3Uri, is_of_api
+from cloudtrain.targets.sagemaker.reading import instances_in
 from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import AwsPlace
 
@@ -44,6 +45,8 @@ SMP_PARAMETERS = frozenset(SDK_TABLES["names"]["smp_parameters"].split())
 
 _SHAPES = "sagemaker.core.shapes"
 _CONFIGS = "sagemaker.core.training.configs"
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""Where a name in camel case such as `S3Uri` has an underscore in snake case, `s3_uri`."""
 
 
 def trainer_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
@@ -69,12 +72,18 @@ def trainer_program(request: JsonObject, region: str, profile: str | None = None
         raise refuse(SDK, left)
     trainer = Call("sagemaker.train.model_trainer.ModelTrainer", {"sagemaker_session": Ref("session")} | arguments)
     channels = by_drivers.channels if by_drivers else request.get("InputDataConfig", [])
+    note = "" if by_drivers else "The image's own toolkit starts the job: version 3 has no driver."
+    if by_drivers and by_drivers.launcher == "mpirun" and (instances_in(request["ResourceConfig"]) or 1) > 1:
+        note = "Version 3's MPI driver asks mpirun for the processes of one instance: the others stay idle."
+    # its session uploads the drivers to the bucket of the code
+    bucket = {"default_bucket": S3Uri.parse(by_drivers.archive).bucket} if by_drivers else {}
+    session = {"boto_session": boto_session(region, profile), **bucket, "sagemaker_config": NO_CONFIGURATION}
     return Program(
-        {"session": _session(boto_session(region, profile), by_drivers), "trainer": trainer},
+        {"session": Call("sagemaker.core.helper.session_helper.Session", session), "trainer": trainer},
         "train",
         {"input_data_config": [_shape(f"{_SHAPES}.Channel", channel) for channel in channels]},
         EXTRA,
-        _notes(start, request) if by_drivers else ("The image's own toolkit starts the job: version 3 has no driver.",),
+        (note,) if note else (),
         tuple(steps),
         NO_WAIT,
     )
@@ -104,20 +113,26 @@ def _obstacles(start: StartedScript | None, request: JsonObject) -> list[str]:
 
 def _arguments(fields: Fields, base_name: str) -> JsonObject:
     """Return the arguments of `ModelTrainer` that are the same with and without version 3's drivers."""
+    compute = _shape(f"{_CONFIGS}.Compute", fields.take("ResourceConfig"))
+    if fields.take_if("EnableManagedSpotTraining", True):
+        compute.arguments["enable_managed_spot_training"] = True
+    network = _shape(f"{_CONFIGS}.Networking", fields.take("VpcConfig", {}))
+    flags = [argument for path, argument in SDK_TABLES["networking"].items() if fields.take_if(path, True)]
+    network.arguments.update(dict.fromkeys(flags, True))
     arguments: JsonObject = {
         "role": fields.take("RoleArn"),
         "base_job_name": base_name,
         "training_image": fields.take("AlgorithmSpecification.TrainingImage"),
         "training_input_mode": fields.take("AlgorithmSpecification.TrainingInputMode", "File"),
-        "compute": _compute(fields),
-        "networking": _networking(fields),
+        "compute": compute,
+        "networking": network if network.arguments else None,
         "environment": fields.take("Environment"),
         "tags": [_shape(f"{_SHAPES}.Tag", tag) for tag in fields.take("Tags", [])] or None,
     }
     for path, argument in SDK_TABLES["parts"].items():
         value, name = fields.take(path), path.rpartition(".")[2]
         arguments[argument] = None if value is None else _shape(f"{_SHAPES}.{name}", value)
-    return {name: value for name, value in arguments.items() if value is not None}
+    return without_nulls(arguments)
 
 
 def _with_drivers(start: StartedScript) -> JsonObject:
@@ -128,13 +143,11 @@ def _with_drivers(start: StartedScript) -> JsonObject:
         "requirements": start.requirements,
     }
     arguments = {
-        "source_code": Call(
-            f"{_CONFIGS}.SourceCode", {name: value for name, value in code.items() if value is not None}
-        ),
+        "source_code": Call(f"{_CONFIGS}.SourceCode", without_nulls(code)),
         "distributed": _distribution_call(start),
         "hyperparameters": start.hyperparameters or None,
     }
-    return {name: value for name, value in arguments.items() if value is not None}
+    return without_nulls(arguments)
 
 
 def _distribution_call(start: StartedScript) -> Call | None:
@@ -150,27 +163,13 @@ def _distribution_call(start: StartedScript) -> Call | None:
     return Call("sagemaker.train.distributed.Torchrun", arguments)
 
 
-def _compute(fields: Fields) -> Call:
-    resources = _shape("", fields.take("ResourceConfig")).arguments
-    if fields.take_if("EnableManagedSpotTraining", True):
-        resources["enable_managed_spot_training"] = True
-    return Call(f"{_CONFIGS}.Compute", resources)
-
-
-def _networking(fields: Fields) -> Call | None:
-    network = _shape("", fields.take("VpcConfig", {})).arguments
-    for path, argument in SDK_TABLES["networking"].items():
-        if fields.take_if(path, True):
-            network[argument] = True
-    return Call(f"{_CONFIGS}.Networking", network) if network else None
-
-
 def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
-    steps: list[tuple[str, JsonObject]] = []
-    for name, argument in SDK_TABLES["steps"].items():
-        value = fields.take(name)
-        if value is not None:
-            steps.append((f"with_{argument}", {argument: _shape(f"{_SHAPES}.{name}", value)}))
+    values = [(name, argument, fields.take(name)) for name, argument in SDK_TABLES["steps"].items()]
+    steps: list[tuple[str, JsonObject]] = [
+        (f"with_{argument}", {argument: _shape(f"{_SHAPES}.{name}", value)})
+        for name, argument, value in values
+        if value is not None
+    ]
     metrics = fields.take("AlgorithmSpecification.MetricDefinitions")
     if metrics is not None:
         shapes = [_shape(f"{_SHAPES}.MetricDefinition", metric) for metric in metrics]
@@ -178,26 +177,9 @@ def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
     return steps
 
 
-def _session(boto: Call, start: StartedScript | None) -> Call:
-    """Return an SDK session that uploads the drivers to the bucket of the code, and reads no configuration files."""
-    arguments: JsonObject = {"boto_session": boto}
-    if start is not None:
-        arguments["default_bucket"] = start.archive.removeprefix("s3://").partition("/")[0]
-    arguments["sagemaker_config"] = NO_CONFIGURATION
-    return Call("sagemaker.core.helper.session_helper.Session", arguments)
-
-
-def _notes(start: StartedScript | None, request: JsonObject) -> tuple[str, ...]:
-    resources = request["ResourceConfig"]
-    groups = resources.get("InstanceGroups", ({"InstanceCount": resources.get("InstanceCount", 1)},))
-    if start and start.launcher == "mpirun" and sum(group["InstanceCount"] for group in groups) > 1:
-        return ("Version 3's MPI driver asks mpirun for the processes of one instance: the others stay idle.",)
-    return ()
-
-
 def _shape(name: str, value: JsonObject) -> Call:
     """Turn a part of the request into an object of version 3, which has the same field names in snake case."""
-    return Call(name, {_snake(key): _value(key, inner) for key, inner in value.items()})
+    return Call(name, {_WORD_START.sub("_", key).lower(): _value(key, inner) for key, inner in value.items()})
 
 
 def _value(key: str, value: Any) -> Any:
@@ -206,11 +188,6 @@ def _value(key: str, value: Any) -> Any:
         return value
     name = f"{_SHAPES}.{nested}"
     return [_shape(name, one) for one in value] if isinstance(value, list) else _shape(name, value)
-
-
-def _snake(name: str) -> str:
-    """Turn `VolumeSizeInGB` into `volume_size_in_gb`, and `S3Uri` into `s3_uri`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 # The exports of a plan: objects and code of the SDK, and the format of the AWS command line.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import StringIO
 from itertools import pairwise
 
@@ -25,7 +24,6 @@ from cloudtrain.targets.sagemaker.request import (
     MODEL_PARALLEL,
     MPI,
     MPI_OPTIONS,
-    NATIVE_LAUNCHER,
     PARAMETER_SERVER,
     PROCESSES,
     PYTORCH_DDP,
@@ -199,23 +197,19 @@ class ToolkitCommand:
         role: `torchrun`, `mpirun`, `process` for the script itself, or `sshd` if the host waits for mpirun's ranks.
         argv: the command line; empty if `error` is set.
         env: variables that the launcher sets in addition to the toolkit's.
-        captured: whether the toolkit reads stderr. Toolkits up to 5.1.2 then use a shell (see `shell_tokens`).
         program: the program of each rank; the script itself if no launcher starts ranks.
         ranks: number of ranks that this command starts: on all hosts for mpirun, otherwise on this host.
         exports: variables that `mpirun -x NAME=VALUE` sets for every rank.
         error: why the toolkit stops before it starts anything; None if it starts the command.
-        notes: descriptions of processes that the toolkit starts in addition, such as a parameter server.
     """
 
     role: str
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
-    captured: bool = True
     program: tuple[str, ...] = ()
     ranks: int = 1
     exports: dict[str, str] = field(default_factory=dict)
     error: str | None = None
-    notes: tuple[str, ...] = ()
 
 
 def command(setup: HostSetup) -> ToolkitCommand:
@@ -223,15 +217,10 @@ def command(setup: HostSetup) -> ToolkitCommand:
     error = name_refusal(setup)
     if error is None:
         try:
-            toolkit_command = _LAUNCHERS[setup.key](setup)
+            return _LAUNCHERS[setup.key](setup)
         except ValueError as refusal:
             error = str(refusal)
-    if error is not None:
-        toolkit_command = ToolkitCommand("process", (), error=error, ranks=0)
-    captured = setup.key == TORCH or setup.start.framework == "tensorflow"
-    if setup.start.framework == "pytorch":
-        captured = captured or not setup.start.settings.get(NATIVE_LAUNCHER)
-    return replace(toolkit_command, captured=captured)
+    return ToolkitCommand("process", (), error=error, ranks=0)
 
 
 def _alone(setup: HostSetup) -> ToolkitCommand:
@@ -276,7 +265,7 @@ def _by_mpirun(start: Callable[[HostSetup], ToolkitCommand]) -> Callable[[HostSe
 
 
 def _parameter_server(setup: HostSetup) -> ToolkitCommand:
-    """Start the script. A note describes the parameter server, which the toolkit forks from its own process."""
+    """Start the script, beside the parameter server, which the toolkit forks from its own process."""
     cluster = server_cluster(setup.distribution_hosts) if setup.takes_part else {}
     index = setup.resource["hosts"].index(setup.host.name)
     if index >= len(cluster.get("ps", ())):
@@ -284,11 +273,7 @@ def _parameter_server(setup: HostSetup) -> ToolkitCommand:
         raise ValueError(
             f"the toolkit would start parameter server {index} in `{group}`, but its cluster has no server {index}"
         )
-    note = (
-        f"ps process: tf.distribute.Server(cluster_spec, job_name='ps', task_index={index}) "
-        f"cluster={json.dumps(cluster)}"
-    )
-    return replace(_alone(setup), notes=(note,))
+    return _alone(setup)
 
 
 def _xla(setup: HostSetup) -> ToolkitCommand:  # noqa: ARG001 - as the other launchers

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from cloudtrain.rules.engine import mapping_at
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.variables import text_of
@@ -69,8 +70,7 @@ class HostSetup:
 
     @property
     def given(self) -> Mapping[str, str]:
-        environment: Mapping[str, str] = self.request.get("Environment") or {}
-        return environment
+        return mapping_at(self.request, "Environment")
 
     @property
     def training_module(self) -> str | None:
@@ -204,14 +204,12 @@ def environment(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str,
     and, for the ranks of mpirun, `ToolkitCommand.exports`.
     """
     left_out = {*without, *(() if setup.cpus is not None else ("SM_NUM_CPUS",))}
-    return {**_of_the_job(setup), **_of_the_framework(setup), **script_variables(setup, without=left_out)}
-
-
-def _of_the_job(setup: HostSetup) -> dict[str, str]:
     return {
         "SAGEMAKER_JOB_NAME": str(setup.start.values.get(JOB_NAME, "")),
         "CURRENT_HOST": setup.host.name,
         "SAGEMAKER_REGION": str(setup.start.values.get(REGION) or ""),
+        **_of_the_framework(setup),
+        **script_variables(setup, without=left_out),
     }
 
 

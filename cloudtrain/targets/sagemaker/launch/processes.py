@@ -41,6 +41,9 @@ from cloudtrain.targets.sagemaker.request import resource_config as resource_con
 if TYPE_CHECKING:
     from cloudtrain.runtime.sagemaker_launcher.plan import HostProgram, LaunchPlan, LaunchSpec
 
+EntryOf = Callable[[str], InstanceType | None]
+"""Returns an instance type's catalogue entry with the user's corrections."""
+
 Accelerators = Callable[[str], int]
 """Returns an instance type's number of GPUs or Neuron cores; 0 for types without accelerators."""
 
@@ -51,7 +54,7 @@ def view(
     accelerators: Accelerators,
     *,
     package: bool = False,
-    entry_of: Callable[[str], InstanceType | None] | None = None,
+    entry_of: EntryOf | None = None,
 ) -> Processes:
     """Return the processes that will run, for `Plan.processes`. `instance` 0 is the host `algo-1`.
 
@@ -66,7 +69,14 @@ def view(
         return Processes(launched_processes(request, lambda name: devices(name, accelerators), rows))
     if request["AlgorithmSpecification"].get("ContainerEntrypoint"):
         return Processes([_own_entrypoint(request)])
-    return Processes(_of_the_toolkit(request, _look(request, container, accelerators, package)))
+
+    @lru_cache(maxsize=8)
+    def look(host: Host) -> _HostCommand:
+        gpus, neurons = devices(host.instance_type, accelerators)
+        setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons, package=package)
+        return _HostCommand(setup, command(setup))
+
+    return Processes(_of_the_toolkit(request, look))
 
 
 def devices(instance_type: str, accelerators: Accelerators) -> tuple[int, int]:
@@ -128,16 +138,6 @@ class _HostCommand(NamedTuple):
 
 
 _Look = Callable[[Host], _HostCommand]
-
-
-def _look(request: Request, container: ImageContents, accelerators: Accelerators, package: bool) -> _Look:
-    @lru_cache(maxsize=8)
-    def look(host: Host) -> _HostCommand:
-        gpus, neurons = devices(host.instance_type, accelerators)
-        setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons, package=package)
-        return _HostCommand(setup, command(setup))
-
-    return look
 
 
 def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
@@ -216,9 +216,6 @@ def _own_entrypoint(request: Request) -> Alike:
 
 Devices = Callable[[str], tuple[int, int]]
 """Returns an instance type's numbers of GPUs and Neuron cores."""
-
-EntryOf = Callable[[str], InstanceType | None]
-"""Returns an instance type's catalogue entry with the user's corrections."""
 
 
 class PlannedHost(NamedTuple):

@@ -16,7 +16,7 @@ from shlex import quote
 from typing import Any, Literal
 
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
-from cloudtrain.targets.sagemaker.catalogue.contents import version_of
+from cloudtrain.targets.sagemaker.catalogue.images import numbers
 from cloudtrain.targets.sagemaker.launch.container import HostSetup
 
 # The command lines of Python scripts, packages and shell scripts.
@@ -55,7 +55,7 @@ def script_argv(
     entry_point: str, arguments: Sequence[str], *, kind: Kind, toolkit: str, python: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the argv of a script. `python` is the interpreter with its options."""
-    version = version_of(toolkit)
+    version = numbers(toolkit)
     if kind == "package":
         return (*python, "-m", entry_point.removesuffix(".py"), *arguments)
     if kind == "python":
@@ -86,17 +86,22 @@ def name_refusal(setup: HostSetup) -> str | None:
 
 
 _EXACT_SINCE = (5, 1, 3)
-_ACTS = frozenset(";&|<>()$`*?\n")
-"""Characters with a special meaning for a shell outside of quotes."""
-_ACTS_IN_QUOTES = frozenset("$`")
-_ESCAPED_IN_QUOTES = frozenset('$`"\\')
+_PIECE = (
+    r"'(?P<single>[^']*)'"
+    r'|"(?P<double>(?:[^"\\$`]|\\.)*)"'
+    r"|\\(?P<escaped>[^\n])"
+    r"|(?P<bare>[^ \t\n'\"\\;&|<>()$`*?])"
+)
+"""A part of a word in which a shell does no more than remove quotes and backslashes."""
+_WORD = re.compile(rf"(?!~)(?:{_PIECE})+(?![^ \t])", re.DOTALL)
+_ESCAPED_IN_QUOTES = re.compile(r'\\(?:\n|([$`"\\]))')
 _PAIRS = (("[", "]"), ("{", "}"))
 """Pairs of brackets and braces, which a shell expands if both characters are in one word."""
 
 
 def uses_shell(toolkit: str) -> bool:
     """Return whether this version of the toolkit runs commands through a shell if it captures their errors."""
-    return version_of(toolkit) < _EXACT_SINCE
+    return numbers(toolkit) < _EXACT_SINCE
 
 
 def arrives(value: Any, toolkit: str, *, script: str = "train.py") -> str | None:
@@ -123,17 +128,14 @@ def arrives_intact(value: Any, toolkit: str, *, script: str = "train.py") -> boo
     return arrives(value, toolkit, script=script) == text_of(value)
 
 
-def shell_tokens(argv: Sequence[str], toolkit: str, *, captured: bool = True) -> tuple[str, ...] | None:
+def shell_tokens(argv: Sequence[str], toolkit: str) -> tuple[str, ...] | None:
     """Return the argv that arrives after all shells: the toolkit's shell, and the `/bin/sh -c` of a shell script.
 
-    `captured` is `Command.captured`. Returns None if a shell would fail or run another command, or if the result
-    depends on the shell or on files.
+    Returns None if a shell would fail or run another command, or if the result depends on the shell or on files.
     """
     if any("\0" in word for word in argv):
         return None
-    tokens: Sequence[str] | None = argv
-    if uses_shell(toolkit):
-        tokens = words(" ".join(argv)) if captured else [*argv[:-1], argv[-1].strip('"')]
+    tokens = words(" ".join(argv)) if uses_shell(toolkit) else argv
     if tokens is None:
         return None
     starts = [place for place in range(len(tokens) - 2) if tuple(tokens[place : place + 2]) == ("/bin/sh", "-c")]
@@ -146,66 +148,21 @@ def shell_tokens(argv: Sequence[str], toolkit: str, *, captured: bool = True) ->
 def words(line: str) -> list[str] | None:
     """Split a command line into words like a POSIX shell; None if a shell would do more, or a quote is not closed."""
     tokens: list[str] = []
-    place = 0
-    while True:
-        while place < len(line) and line[place] in " \t":
-            place += 1
-        if place == len(line):
-            return tokens
-        if line[place] == "#":
-            return None if "\n" in line[place:] else tokens
-        word = _word(line, place)
+    while line := line.lstrip(" \t"):
+        if line[0] == "#":
+            return None if "\n" in line else tokens
+        word = _WORD.match(line)
         if word is None:
             return None
-        tokens.append(word[0])
-        place = word[1]
-
-
-def _word(line: str, place: int) -> tuple[str, int] | None:
-    """Return the word that begins at the index `place`, and the index of its end; None as for `words`."""
-    if line[place] == "~":
-        return None
-    text, bare = "", ""
-    while place < len(line) and line[place] not in " \t":
-        piece = _piece(line, place)
-        if piece is None:
+        pieces = list(re.finditer(_PIECE, word[0], re.DOTALL))
+        bare = "".join(piece["bare"] or "" for piece in pieces)
+        if any(opening in bare and closing in bare[bare.index(opening) :] for opening, closing in _PAIRS):
             return None
-        if line[place] not in "\\'\"":
-            bare += piece[0]
-        text += piece[0]
-        place = piece[1]
-    if any(opening in bare and closing in bare[bare.index(opening) :] for opening, closing in _PAIRS):
-        return None
-    return text, place
+        tokens.append("".join(map(_unquoted, pieces)))
+        line = line[word.end() :]
+    return tokens
 
 
-def _piece(line: str, place: int) -> tuple[str, int] | None:
-    """Return the quoted text or the character at the index `place`, and the index of its end; None as for `words`."""
-    character = line[place]
-    if character == "'":
-        end = line.find("'", place + 1)
-        return None if end < 0 else (line[place + 1 : end], end + 1)
-    if character == '"':
-        return _double_quoted(line, place + 1)
-    if character == "\\":
-        after = line[place + 1 : place + 2]
-        return None if after in ("", "\n") else (after, place + 2)
-    return None if character in _ACTS else (character, place + 1)
-
-
-def _double_quoted(line: str, place: int) -> tuple[str, int] | None:
-    """Return a double-quoted text, whose opening quote is before `place`, and the index after the closing quote."""
-    text = ""
-    while place < len(line):
-        character, after = line[place], line[place + 1 : place + 2]
-        if character == '"':
-            return text, place + 1
-        if character in _ACTS_IN_QUOTES:
-            return None
-        if character == "\\" and after in ("\n", *_ESCAPED_IN_QUOTES):
-            text += after.strip("\n")
-            place += 2
-        else:
-            text += character
-            place += 1
-    return None
+def _unquoted(piece: re.Match[str]) -> str:
+    text: str = piece[piece.lastgroup or 0]
+    return _ESCAPED_IN_QUOTES.sub(r"\1", text) if piece.lastgroup == "double" else text

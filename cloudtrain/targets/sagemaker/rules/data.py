@@ -39,16 +39,14 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
             continue  # SM101 and SM105 report it
         match = _S3.fullmatch(uri)
         bucket = match["bucket"] if match else ""
-        if match and uri.startswith("s3://") and not is_bucket(bucket, region) and not bucket.startswith("arn:"):
-            hint = (
-                f"write `s3://{bucket.lower()}{match['key'] or ''}`"
-                if is_bucket(bucket.lower(), region)
-                else "write `s3://BUCKET/KEY`"
-            )
+        hint = "write `s3://BUCKET/KEY`"
+        if match is None:
+            yield Fault(f"`{uri}` is not an address in S3", hint, path)
+        elif uri.startswith("s3://") and not is_bucket(bucket, region) and not bucket.startswith("arn:"):
+            if is_bucket(bucket.lower(), region):
+                hint = f"write `s3://{bucket.lower()}{match['key'] or ''}`"
             what = f"`{bucket}` is not the name of a bucket" if bucket else "it names no bucket"
             yield Fault(f"`{uri}` is not an address in S3: {what}", hint, path)
-        elif match is None:
-            yield Fault(f"`{uri}` is not an address in S3", "write `s3://BUCKET/KEY`", path)
 
 
 @rule("SM502", Level.ERROR)
@@ -62,13 +60,10 @@ def channels_repeat(subject: Subject) -> Iterator[Fault]:
     for name in dict.fromkeys(names):
         if names.count(name) < 2 or not isinstance(name, str):
             continue
+        message, hint = f"the channel `{name}` comes {names.count(name)} times", "call one of them something else"
         if name == CODE_CHANNEL:
-            message, hint = (
-                f"the channel `{name}` brings the job's code",
-                f"call the input something else than `{name}`",
-            )
-        else:
-            message, hint = f"the channel `{name}` comes {names.count(name)} times", "call one of them something else"
+            message = f"the channel `{name}` brings the job's code"
+            hint = f"call the input something else than `{name}`"
         yield Fault(message, hint, _input_path(subject, name))
 
 

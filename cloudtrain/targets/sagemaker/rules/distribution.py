@@ -148,11 +148,8 @@ def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
     There, MultiWorkerMirroredStrategy does the same as MirroredStrategy.
     """
     distribution = subject.reading.distribution
-    if (
-        isinstance(distribution, TensorFlow)
-        and read(subject).start.by == "toolkit"
-        and subject.reading.machines.spanned_count == 1
-    ):
+    alone = subject.reading.machines.spanned_count == 1
+    if isinstance(distribution, TensorFlow) and read(subject).start.by == "toolkit" and alone:
         yield Fault(
             f"`{distribution.strategy}` has no other instance to share with",
             "set `instance_count` to 2 or more; or use `distribution: {type: none}` and `MirroredStrategy`",
@@ -285,8 +282,10 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
     argument `distribution`. The toolkits in AWS's images for MXNet, scikit-learn, XGBoost, Chainer and reinforcement
     learning have launchers of their own, which this rule leaves alone.
     """
-    yield from _no_script(subject)
-    start, distribution = read(subject).start, subject.reading.distribution
+    job, start, distribution = subject.job, read(subject).start, subject.reading.distribution
+    if job.entry_point is None and job.command is None and job.distribution.type != "none":
+        message = f"without a script the image's own entry point runs, and nothing starts `{job.distribution.type}`"
+        yield Fault(message, "add an `entry_point`, or remove `distribution`", ("distribution",))
     if start.by != "toolkit" or start.starts(subject.reading.launcher) or read(subject).has_other_toolkit:
         return
     count = subject.reading.machines.spanned_count
@@ -316,16 +315,6 @@ def image_without_smp(subject: Subject) -> Iterator[Fault]:
     yield Fault(message, _image_with_smp(distribution.version), read(subject).image_path or ("distribution",))
 
 
-def _no_script(subject: Subject) -> Iterator[Fault]:
-    job = subject.job
-    if job.entry_point is None and job.command is None and job.distribution.type != "none":
-        yield Fault(
-            f"without a script the image's own entry point runs, and nothing starts `{job.distribution.type}`",
-            "add an `entry_point`, or remove `distribution`",
-            ("distribution",),
-        )
-
-
 def _instead_of_smddp(subject: Subject) -> str:
     """Return a hint on how to train without SMDDP."""
     image = read(subject).image
@@ -336,22 +325,19 @@ def _instead_of_smddp(subject: Subject) -> str:
 
 
 def _images_with_smddp(framework: str) -> str:
-    names = [
-        version
-        for version in versions(framework, "gpu")
-        if resolve_image(framework, version, region="us-east-1", device="gpu").smddp
-    ]
+    names = [image.version for image in _gpu_images(framework) if image.smddp]
     return f"those from {names[0]} to {names[-1]} have it" if names else "none has it"
+
+
+def _gpu_images(framework: str) -> Iterator[Image]:
+    for version in versions(framework, "gpu"):
+        yield resolve_image(framework, version, region="us-east-1", device="gpu")
 
 
 def _image_with_smp(version: int) -> str:
     if version == 2:
         return f"name framework and version instead of an image: PyTorch {join_names(smp_versions())}"
-    names = [
-        one
-        for one in versions("pytorch", "gpu")
-        if resolve_image("pytorch", one, region="us-east-1", device="gpu").smp == 1
-    ]
+    names = [image.version for image in _gpu_images("pytorch") if image.smp == 1]
     newer = "write `distribution: {type: smp, version: 2}`, and `environment: {framework: pytorch, version: "
     return f'use PyTorch {join_names(names, most=len(names))}; or {newer}"{smp_versions()[-1]}"}}`'
 

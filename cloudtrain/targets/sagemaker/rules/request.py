@@ -13,7 +13,7 @@ from cloudtrain.rules import machines as shared
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, about_money, rows_at, rule, text_at, value_at
 from cloudtrain.targets.sagemaker.catalogue.images import registries
 from cloudtrain.targets.sagemaker.catalogue.shapes import ShapeViolation, violations
-from cloudtrain.targets.sagemaker.plan import RUN_TAG
+from cloudtrain.targets.sagemaker.plan import PROCESSING, RUN_TAG, TRAINING
 from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.request import JsonMapping
 
@@ -149,9 +149,8 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
     ECR only reaches its own region.
     """
     region = subject.account.region
-    uri = text_at(subject.plan.request, "AlgorithmSpecification", "TrainingImage") or text_at(
-        subject.plan.request, "AppSpecification", "ImageUri"
-    )
+    places = (("AlgorithmSpecification", "TrainingImage"), ("AppSpecification", "ImageUri"))
+    uri = next(filter(None, (text_at(subject.plan.request, *place) for place in places)), "")
     match = _REGISTRY.fullmatch(uri)
     has_region = "region" not in subject.account.missing and _REGION.fullmatch(region)
     if match and has_region and match["region"] != region:
@@ -170,9 +169,6 @@ def is_bucket(name: str, region: str) -> bool:
 
 
 # Rules about the whole request: fields that the service's API model forbids, and overrides that break a run.
-
-_NAMES = {"CreateTrainingJob": "TrainingJobName", "CreateProcessingJob": "ProcessingJobName"}
-"""Maps each operation to the field with the job's name."""
 
 
 @rule("SM110", Level.ERROR)
@@ -196,7 +192,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
     cloudtrain finds its job by this name and this tag. Without them, it could submit a job twice after an interruption,
     and you could not follow, stop or download the run.
     """
-    name, field = subject.plan.run_name, _NAMES[_operation(subject)]
+    name, field = subject.plan.run_name, (TRAINING if subject.processing is None else PROCESSING).name
     name_in_request = subject.plan.request.get(field)
     if name_in_request != name:
         yield Fault(

@@ -30,16 +30,12 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
     """
     if not subject.job.environment.secrets:
         return
+    path = ("environment", "secrets")
     if subject.settings.network_isolation:
-        message, hint = "with network isolation the job cannot reach its secrets", "remove `network_isolation`"
+        yield Fault("with network isolation the job cannot reach its secrets", "remove `network_isolation`", path)
     elif read(subject).start.by == "image":
-        message, hint = (
-            "the image's own entry point does not look up secrets",
-            "name what runs: `entry_point: train.py`",
-        )
-    else:
-        return
-    yield Fault(message, hint, ("environment", "secrets"))
+        hint = "name what runs: `entry_point: train.py`"
+        yield Fault("the image's own entry point does not look up secrets", hint, path)
 
 
 @rule("SM521", Level.WARNING)
@@ -110,11 +106,8 @@ def requirements_not_installed(subject: Subject) -> Iterator[Fault]:
     The toolkit installs a `requirements.txt` even if the job does not name it. cloudtrain's own launcher installs only
     the file that `environment.requirements` names, as on every target.
     """
-    if (
-        read(subject).start.by == "entrypoint"
-        and subject.job.environment.requirements is None
-        and REQUIREMENTS in _files(subject)
-    ):
+    is_unnamed = subject.job.environment.requirements is None and REQUIREMENTS in _files(subject)
+    if read(subject).start.by == "entrypoint" and is_unnamed:
         yield Fault(
             f"`{REQUIREMENTS}` is in the bundle, and the job does not name it",
             f"write `requirements: {REQUIREMENTS}` under `environment`",

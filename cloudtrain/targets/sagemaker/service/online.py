@@ -37,10 +37,6 @@ class CheckContext:
     account: str
     """The account of the credentials."""
 
-    @property
-    def request(self) -> JsonMapping:
-        return self.plan.request
-
 
 Check = Callable[[CheckContext], Iterator[Finding]]
 
@@ -78,14 +74,16 @@ def _cut(what: str, deadline: Deadline[Any]) -> Finding:
 
 def _checks(plan: Plan) -> list[Check]:
     """Return one function for each check, so that all checks can run in parallel."""
-    checks: list[Check] = [_role, _quota]
-    checks += [_secret_check(name, place) for name, place in references(plan.request.get("Environment", {})).items()]
-    checks += [_bucket_check(uri, path) for uri, path in _buckets(plan).items()]
+    secrets = references(plan.request.get("Environment", {}))
     prefixes = tuple(f"{upload.destination}/" for upload in plan.uploads if upload.kind == "data")
-    for name, uri in _inputs(plan.request):
-        if name != "code" and not f"{uri}/".startswith(prefixes):
-            checks.append(_input_check(uri, ("inputs", name, "sagemaker")))
-    return checks
+    inputs = [(name, uri) for name, uri in _inputs(plan.request) if not f"{uri}/".startswith(prefixes)]
+    return [
+        _role,
+        _quota,
+        *(partial(_secret, name, place) for name, place in secrets.items()),
+        *(partial(_bucket, bucket, path) for bucket, path in _buckets(plan).items()),
+        *(partial(_input, uri, ("inputs", name, "sagemaker")) for name, uri in inputs if name != "code"),
+    ]
 
 
 def _inputs(request: JsonMapping) -> Iterator[tuple[str, str]]:
@@ -110,7 +108,7 @@ def _run_check(one: Check, context: CheckContext) -> list[Finding]:
 
 
 def _role(context: CheckContext) -> Iterator[Finding]:
-    arn = context.request.get("RoleArn", "")
+    arn = context.plan.request.get("RoleArn", "")
     owner, name = account_id(arn), arn.rpartition("/")[2]
     if owner is not None and owner != context.account:
         message = f"the role belongs to the account {owner}, and the credentials to {context.account}"
@@ -156,36 +154,30 @@ def _buckets(plan: Plan) -> dict[str, ValuePath]:
     return buckets
 
 
-def _bucket_check(bucket: str, path: ValuePath) -> Check:
-    def look(context: CheckContext) -> Iterator[Finding]:
-        try:
-            answer = context.clients.call("s3", "head_bucket", Bucket=bucket)
-        except NotThere:
-            hint = f"`aws s3 mb s3://{bucket} --region {context.region}` makes it; or name another in [sagemaker]"
-            yield _finding("SM905", f"there is no bucket `{bucket}`", hint, path)
-            return
-        headers = answer["ResponseMetadata"]["HTTPHeaders"]
-        region: str | None = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
-        if region and context.region and region != context.region:
-            message = f"the bucket `{bucket}` is in `{region}`, and the job would run in `{context.region}`"
-            yield _finding("SM906", message, f'use a bucket of `{context.region}`, or `region = "{region}"`', path)
-
-    return look
+def _bucket(bucket: str, path: ValuePath, context: CheckContext) -> Iterator[Finding]:
+    try:
+        answer = context.clients.call("s3", "head_bucket", Bucket=bucket)
+    except NotThere:
+        hint = f"`aws s3 mb s3://{bucket} --region {context.region}` makes it; or name another in [sagemaker]"
+        yield _finding("SM905", f"there is no bucket `{bucket}`", hint, path)
+        return
+    headers = answer["ResponseMetadata"]["HTTPHeaders"]
+    region: str | None = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
+    if region and context.region and region != context.region:
+        message = f"the bucket `{bucket}` is in `{region}`, and the job would run in `{context.region}`"
+        yield _finding("SM906", message, f'use a bucket of `{context.region}`, or `region = "{region}"`', path)
 
 
-def _input_check(uri: str, path: ValuePath) -> Check:
-    def look(context: CheckContext) -> Iterator[Finding]:
-        where = S3Uri.parse(uri)
-        try:
-            page = context.clients.call("s3", "list_objects_v2", Bucket=where.bucket, Prefix=where.key, MaxKeys=1)
-        except NotThere:
-            yield _finding("SM905", f"there is no bucket `{where.bucket}`", "look at the bucket's name", path)
-            return
-        if not page.get("Contents"):
-            hint = f"`aws s3 ls s3://{where.bucket}/` shows what is there"
-            yield _finding("SM907", f"there is nothing under `{uri}`", hint, path)
-
-    return look
+def _input(uri: str, path: ValuePath, context: CheckContext) -> Iterator[Finding]:
+    where = S3Uri.parse(uri)
+    try:
+        page = context.clients.call("s3", "list_objects_v2", Bucket=where.bucket, Prefix=where.key, MaxKeys=1)
+    except NotThere:
+        yield _finding("SM905", f"there is no bucket `{where.bucket}`", "look at the bucket's name", path)
+        return
+    if not page.get("Contents"):
+        hint = f"`aws s3 ls s3://{where.bucket}/` shows what is there"
+        yield _finding("SM907", f"there is nothing under `{uri}`", hint, path)
 
 
 _READ = {
@@ -195,28 +187,25 @@ _READ = {
 """Maps each service that holds secrets to the action and the resource that a policy needs."""
 
 
-def _secret_check(name: str, place: str) -> Check:
-    def look(context: CheckContext) -> Iterator[Finding]:
-        scheme, _, where = place.partition(":")
-        where, role = where.partition("#")[0], context.request.get("RoleArn", "")
-        if scheme not in _READ or account_id(role) is None:
-            return
-        action, form = _READ[scheme]
-        partition = role.split(":")[1]
-        resource = form.format(region=context.region, account=context.account, name=where.lstrip("/"))
-        arn = where if where.startswith("arn:") else f"arn:{partition}:{resource}"
-        words = {"PolicySourceArn": role, "ActionNames": [action], "ResourceArns": [arn]}
-        results = context.clients.call("iam", "simulate_principal_policy", **words)["EvaluationResults"]
-        if any(result["EvalDecision"] != "allowed" for result in results):
-            path = ("environment", "secrets", name)
-            message = f"the role `{role.rpartition('/')[2]}` may not read the secret `{name}`"
-            yield _finding("SM522", message, f"allow it `{action}` on `{arn}`", path)
-
-    return look
+def _secret(name: str, place: str, context: CheckContext) -> Iterator[Finding]:
+    scheme, _, where = place.partition(":")
+    where, role = where.partition("#")[0], context.plan.request.get("RoleArn", "")
+    if scheme not in _READ or account_id(role) is None:
+        return
+    action, form = _READ[scheme]
+    partition = role.split(":")[1]
+    resource = form.format(region=context.region, account=context.account, name=where.lstrip("/"))
+    arn = where if where.startswith("arn:") else f"arn:{partition}:{resource}"
+    words = {"PolicySourceArn": role, "ActionNames": [action], "ResourceArns": [arn]}
+    results = context.clients.call("iam", "simulate_principal_policy", **words)["EvaluationResults"]
+    if any(result["EvalDecision"] != "allowed" for result in results):
+        path = ("environment", "secrets", name)
+        message = f"the role `{role.rpartition('/')[2]}` may not read the secret `{name}`"
+        yield _finding("SM522", message, f"allow it `{action}` on `{arn}`", path)
 
 
 def _quota(context: CheckContext) -> Iterator[Finding]:
-    counts = _quotas_needed(context.request)
+    counts = _quotas_needed(context.plan.request)
     pages = context.clients.pages("service-quotas", "list_service_quotas", ServiceCode="sagemaker", MaxResults=100)
     for page in pages:
         for quota in page["Quotas"]:
@@ -275,29 +264,21 @@ def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refres
         {"Type": "TERM_MATCH", "Field": "productFamily", "Value": "ML Instance"},
     ]
     pages = clients.pages("pricing", "get_products", ServiceCode="AmazonSageMaker", Filters=filters, MaxResults=100)
-    prices = dict(
-        price_of_type
-        for page in pages
-        for text in page.get("PriceList", ())
-        if (price_of_type := _price(text)) is not None
-    )
-    known_prices = {
-        name: price for name, price in sorted(prices.items()) if instance_named("sagemaker", name) is not None
+    prices = dict(price for page in pages for text in page.get("PriceList", ()) if (price := _price(text)) is not None)
+    table = {
+        name: {"price": price, "price_date": date, "price_source": f"AWS price list, {region}"}
+        for name, price in sorted(prices.items())
+        if instance_named("sagemaker", name) is not None
     }
-    if not known_prices:
+    if not table:
         raise TargetError(
             f"AWS's price list has no training instances in `{region}`",
             hint="check `region` under `[sagemaker]` in cloudtrain.toml",
             code="CT941",
         )
-    table = {
-        name: {"price": price, "price_date": date, "price_source": f"AWS price list, {region}"}
-        for name, price in known_prices.items()
-    }
-    file = write_refreshed(
-        folder, "sagemaker", table, about=f"prices of SageMaker training in {region}, asked on {date}"
-    )
-    unknown = sorted(prices.keys() - known_prices.keys())
+    about = f"prices of SageMaker training in {region}, asked on {date}"
+    file = write_refreshed(folder, "sagemaker", table, about=about)
+    unknown = sorted(prices.keys() - table.keys())
     notes = (f"without those that the catalogue does not know: {', '.join(unknown)}",) if unknown else ()
     return Refreshed(file, region, len(table), (), notes)
 

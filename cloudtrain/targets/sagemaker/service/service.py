@@ -95,7 +95,8 @@ def reason_of(message: str) -> FailureReason:
     An error type such as `ClientError` or `CapacityError` stays at the beginning of the line. `AlgorithmError` is
     dropped, because SageMaker reports it for every failure of the script.
     """
-    head, body = _split(message.strip())
+    kind, body = _KIND.match(message.strip()), _KIND.sub("", message.strip())
+    head = f"{kind[0].strip()} " if kind is not None and kind["kind"] != "AlgorithmError" else ""
     script = _USER_SCRIPT.search(body)
     lines = [line.rstrip() for line in (script["message"] if script else body).splitlines() if line.strip()]
     rank, code = _RANK.search(body), _EXIT_CODE.search(message)
@@ -110,15 +111,6 @@ def reason_of(message: str) -> FailureReason:
         rank=int(rank[1]) if rank else None,
         exit_code=int(code[1]) if code else None,
     )
-
-
-def _split(message: str) -> tuple[str, str]:
-    """Split a message into its error type and the reason. The type is empty if missing, and for `AlgorithmError`."""
-    match = _KIND.match(message)
-    if match is None:
-        return "", message
-    kind = "" if match["kind"] == "AlgorithmError" else match[0].strip() + " "
-    return kind, message[match.end() :]
 
 
 # Turn the service's job description into a `RunStatus`: state, reason, phases, times, metrics and cost.
@@ -144,7 +136,7 @@ def job_state(description: JsonMapping, kind: JobKind) -> RunState:
 
 def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: float) -> RunStatus:
     """Return the status of a described job. Its instances cost `rate` US dollars per hour, if known."""
-    state = job_state(description, kind)
+    state, rows = job_state(description, kind), description.get("SecondaryStatusTransitions", ())
     status = RunStatus(
         state=state,
         reason=_reason(description, state),
@@ -154,11 +146,16 @@ def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: 
         ended=seconds(description.get(kind.end_time) or description.get("LastModifiedTime"))
         if state.is_final
         else None,
-        transitions=tuple(_transition(item) for item in description.get("SecondaryStatusTransitions", ())),
+        transitions=tuple(
+            Transition(
+                row["Status"], row["StartTime"].timestamp(), seconds(row.get("EndTime")), row.get("StatusMessage")
+            )
+            for row in rows
+        ),
         metrics={item["MetricName"]: item["Value"] for item in description.get("FinalMetricDataList", ())},
+        restarts=sum(row["Status"] in ("Interrupted", "Restarting") for row in rows),
     )
-    restarts = sum(transition.phase in ("Interrupted", "Restarting") for transition in status.transitions)
-    return _with_money(_with_failure(replace(status, restarts=restarts), description), description, rate, now)
+    return _with_money(_with_failure(status, description), description, rate, now)
 
 
 def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
@@ -219,16 +216,9 @@ def hourly_price(description: JsonMapping, overlay: Overlay) -> float | None:
 
 def _metered_seconds(status: RunStatus, now: float) -> float | None:
     """Return the seconds from the start of billing, if it has started, to the job's end, or to `now`."""
-    start = next((item.started for item in status.transitions if item.phase in _BILLED_FROM), None)
-    if start is None:
-        return None
-    return max(0.0, (status.ended if status.ended is not None else now) - start)
-
-
-def _transition(item: JsonMapping) -> Transition:
-    start = seconds(item["StartTime"])
-    assert start is not None
-    return Transition(item["Status"], start, seconds(item.get("EndTime")), item.get("StatusMessage"))
+    starts = (item.started for item in status.transitions if item.phase in _BILLED_FROM)
+    end = status.ended if status.ended is not None else now
+    return next((max(0.0, end - start) for start in starts), None)
 
 
 def _duration(seconds: int | None) -> str:
@@ -280,19 +270,16 @@ class SageMakerService:
         return refresh(clients, account.region, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        from cloudtrain.targets.sagemaker.service.transfer import upload, upload_data
+        from cloudtrain.targets.sagemaker.service.transfer import upload
 
         clients = self._at(plan.place)
         owner = account_id(plan.request.get("RoleArn", ""))
         kms_key = plan.request.get(kind_of(plan.request).outputs, {}).get("KmsKeyId")
 
-        def put(item: Upload) -> bool:
+        results = []
+        for item in plan.uploads:
             bucket_owner = owner if owner and f"-{owner}/" in item.destination else None
-            if item.kind == "data":
-                return upload_data(clients, item, owner=bucket_owner, kms_key=kms_key, on_bytes=on_bytes)
-            return upload(clients, item, bundle, owner=bucket_owner, kms_key=kms_key, on_bytes=on_bytes)
-
-        results = [put(item) for item in plan.uploads]
+            results.append(upload(clients, item, bundle, owner=bucket_owner, kms_key=kms_key, on_bytes=on_bytes))
         return any(results)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
@@ -399,8 +386,8 @@ class SageMakerService:
                 raise
             return None
 
-    def _find_job(self, ref: RunRef) -> tuple[JobKind, JsonObject]:
-        for kind in self.kinds:
+    def _find_job(self, ref: RunRef, kinds: tuple[JobKind, ...] | None = None) -> tuple[JobKind, JsonObject]:
+        for kind in kinds or self.kinds:
             description = self._describe(ref, kind)
             if description is not None:
                 return kind, description
@@ -433,13 +420,7 @@ class SageMakerService:
     def _follow(
         self, ref: RunRef, kind: JobKind, log: JobLog, on_status: Callable[[RunStatus], None] | None
     ) -> Iterator[LogLine]:
-        def now() -> RunStatus:
-            description = self._describe(ref, kind)
-            if description is None:
-                raise not_found(ref.name, self._at(ref.place).region())
-            return self._status(kind, description)
-
-        return follow(log, now, on_status, self._pace)
+        return follow(log, lambda: self._status(*self._find_job(ref, (kind,))), on_status, self._pace)
 
     def _so_far(self, ref: RunRef, log: JobLog, on_status: Callable[[RunStatus], None] | None) -> Iterator[LogLine]:
         if on_status is not None:

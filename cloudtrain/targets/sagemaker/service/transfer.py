@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,8 +37,6 @@ from cloudtrain.targets.sagemaker.service.clients import Clients
 _PART = 16 << 20
 """Size of one part in bytes; larger files are uploaded in several parts at once."""
 
-_TYPE = "ContentType"
-
 _MARK, _SIZE, _CHECKSUM = "cloudtrain-sha256", "cloudtrain-bytes", "cloudtrain-checksum"
 """Metadata of an uploaded bundle: the hash of its content, and size and checksum of the archive."""
 
@@ -52,12 +50,14 @@ def upload(
     kms_key: str | None,
     on_bytes: ByteProgress | None,
 ) -> bool:
-    """Upload the bundle to `item.destination`; return False if it is already there.
+    """Upload the bundle, or local data, to `item.destination`; return False if all of it is already there.
 
     Args:
         owner: the account that must own the bucket. A bucket of another account is refused.
         kms_key: the KMS key that encrypts the object. Default: the bucket's key.
     """
+    if item.kind == "data":
+        return _upload_data(clients, item, owner, kms_key, on_bytes)
     where = S3Uri.parse(item.destination)
     place = {"Bucket": where.bucket, "Key": where.key} | ({"ExpectedBucketOwner": owner} if owner else {})
     if _is_there(clients, place, item.sha256):
@@ -67,17 +67,17 @@ def upload(
         bundle.write(archive)
         metadata = {_MARK: item.sha256, _SIZE: str(archive.stat().st_size), _CHECKSUM: _checksum(archive)}
         count = None if on_bytes is None else _counting(archive.stat().st_size, on_bytes)
-        _send(clients, archive, place, _extras(metadata, owner, kms_key), count)
+        extras = {"Metadata": metadata, "ContentType": "application/gzip", **_extras(owner, kms_key)}
+        _send(clients, archive, place, extras, count)
     return True
 
 
-def upload_data(
-    clients: Clients, item: Upload, *, owner: str | None, kms_key: str | None, on_bytes: ByteProgress | None
+def _upload_data(
+    clients: Clients, item: Upload, owner: str | None, kms_key: str | None, on_bytes: ByteProgress | None
 ) -> bool:
-    """Upload local data to its S3 folder, as `upload` does; return False if all files are already there."""
     where = S3Uri.parse(item.destination)
     bucket = {"Bucket": where.bucket} | ({"ExpectedBucketOwner": owner} if owner else {})
-    extras = {name: value for name, value in _extras({}, owner, kms_key).items() if name not in ("Metadata", _TYPE)}
+    extras = _extras(owner, kms_key)
 
     def sizes() -> dict[str, int]:
         objects = clients.objects(Prefix=where.folder, **bucket)
@@ -125,8 +125,8 @@ def _checksum(archive: Path) -> str:
     return b64encode(whole if is_one_part else hashlib.sha256(whole).digest()).decode()
 
 
-def _extras(metadata: dict[str, str], owner: str | None, kms_key: str | None) -> JsonObject:
-    extras: JsonObject = {"Metadata": metadata, _TYPE: "application/gzip", "ChecksumAlgorithm": "SHA256"}
+def _extras(owner: str | None, kms_key: str | None) -> JsonObject:
+    extras: JsonObject = {"ChecksumAlgorithm": "SHA256"}
     if owner is not None:
         extras["ExpectedBucketOwner"] = owner
     if kms_key is not None:
@@ -250,29 +250,25 @@ def download(
     into `destination`. If `path` is empty, all results are downloaded, each into a subfolder, such as `model/`. `lines`
     returns the log lines of the job.
     """
-    place = path.strip("/")
-    if not place:
-        with landing(destination) as staging:
-            for name in places:
-                _stage(clients, places, name, "", staging, f"{name}/")
-            _stage_logs(lines(), "", staging, f"{LOGS}/")
-            return staging.move()
-    name, rest = _find(place, places)
+    place, every = path.strip("/"), (*places, LOGS)
+    wanted = [(*_find(place, every), "")] if place else [(name, "", f"{name}/") for name in every]
     with landing(destination) as staging:
-        if name == LOGS:
-            _stage_logs(lines(), rest, staging, "")
-        else:
-            _stage(clients, places, name, rest, staging, "")
+        for name, rest, prefix in wanted:
+            if name == LOGS:
+                _stage_logs(lines(), rest, staging, prefix)
+            elif places[name].key.endswith(".tar.gz"):
+                _stage_archive(clients, places[name], rest, staging, prefix, may_hold_more=name == "outputs")
+            else:
+                _stage_folder(clients, places[name], rest, staging, prefix)
         files = staging.move()
-    if not files:
-        hint = f"a run writes to {', '.join(f'`{folder}/`' for folder in (*places, LOGS))}"
+    if place and not files:
+        hint = f"a run writes to {', '.join(f'`{folder}/`' for folder in every)}"
         raise NothingWritten(f"the run wrote nothing to `{place}`", hint=hint)
     return files
 
 
-def _find(place: str, places: Places) -> tuple[str, str]:
+def _find(place: str, names: Sequence[str]) -> tuple[str, str]:
     """Split the wanted path into the name of a location, such as `model`, and the path below this location."""
-    names = (*places, LOGS)
     for name in names:
         rest = place.removeprefix(name)
         if rest != place and rest[:1] in ("", "/") and ".." not in rest.split("/"):
@@ -280,19 +276,13 @@ def _find(place: str, places: Places) -> tuple[str, str]:
     raise UsageError(f"`{place}` is not a result of the run", hint=did_you_mean(place, names), code="CT935")
 
 
-def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Staging, prefix: str) -> None:
-    """Write the location's files, or those below its path `rest`, under `prefix` in the staging folder."""
-    where = places[name]
-    if where.key.endswith(".tar.gz"):
-        _stage_archive(clients, where, rest, staging, prefix, may_hold_more=name == "outputs")
-    else:
-        _stage_folder(clients, where, rest, staging, prefix)
-
-
 def _stage_archive(
     clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str, *, may_hold_more: bool
 ) -> None:  # fmt: skip
-    """`may_hold_more`: whether the archive may hold the whole `/opt/ml/output` (see `_is_output_folder`)."""
+    """Write the files of an archive, or those below its path `rest`, under `prefix` in the staging folder.
+
+    `may_hold_more`: whether the archive may hold the whole `/opt/ml/output` (see `_is_output_folder`).
+    """
     archive = staging.scratch(Path(where.key).name)
     try:
         fetch(clients, where.bucket, where.key, archive)

@@ -24,7 +24,7 @@ from cloudtrain.targets.sagemaker.service.clients import Clients
 from cloudtrain.targets.sagemaker.service.service import STATES, SageMakerService, seconds, state_of
 from cloudtrain.targets.sagemaker.settings import AwsPlace
 
-TUNING = JobKind.of("hyper_parameter_tuning", outputs="OutputDataConfig")
+TUNING = JobKind("hyper_parameter_tuning", outputs="OutputDataConfig")
 
 
 class SageMakerTuner(SageMakerService):
