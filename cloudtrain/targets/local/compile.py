@@ -9,10 +9,11 @@ from cloudtrain.errors import Problem
 from cloudtrain.job.distribution import MPI, Horovod, launcher_of, no_ray
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.plans.plan import CompileContext, Plan, canonical_json
 from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.runtime.fork_launcher import rank_environment
 from cloudtrain.runtime.mpi_options import mpirun_options
-from cloudtrain.runtime.torchrun_words import is_python, words_of_script
+from cloudtrain.runtime.torchrun_words import guard_program, is_python, words_of_script
 from cloudtrain.system.plugins import find_target, part_of
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import Problems, arguments_of, option_problems, resolve_text
@@ -140,58 +141,80 @@ class _RunLayout:
         return dict(sorted((env | variables).items()))
 
 
+SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""The agent's variable with the time in seconds that ranks have to exit after it passes on SIGTERM; default: 30. The
+flag `--shutdown-timeout` is not used, because older versions of torch refuse it."""
+
+
 def _torchrun(run: _RunLayout) -> _Launch:
+    """Return one agent of torchrun per instance (verified against torch 2.13, `torch/distributed/run.py`). The agents
+    meet through a file in the run's folder and the ranks through a store on loopback, so no port is open to the
+    network. Ranks are numbered in the order of the instances. They write their output to
+    `<log_dir>/<random>/attempt_<n>/<local rank>/stdout.log` and `stderr.log`."""
+    from cloudtrain.runtime.torchrun import BACKEND  # which only torchrun's jobs need
+
     shape, program = run.shape, run.program()
-    processes = tuple(
-        Process(
-            instance=instance,
-            role="torchrun",
-            argv=tuple(
-                launchers.agent_argv(
-                    program,
-                    python=run.python,
-                    name=run.name,
-                    instance=instance,
-                    instance_count=shape.instances,
-                    processes_per_instance=shape.processes_per_instance,
-                    max_restarts=run.target.max_restarts,
-                    run_dir=run.run_dir,
-                )
-            ),
-            env=run.env(instance, processes=shape.world_size)
-            | {launchers.SHUTDOWN_TIMEOUT: str(run.target.grace_period)},
-        )
-        for instance in range(shape.instances)
-    )
+
+    def agent(instance: int) -> Process:
+        argv = (
+            run.python, "-m", "cloudtrain.runtime.torchrun",
+            "--nnodes", str(shape.instances),
+            "--nproc-per-node", str(shape.processes_per_instance),
+            "--rdzv-backend", BACKEND,
+            "--rdzv-endpoint", f"{run.run_dir}/rendezvous",
+            "--rdzv-id", run.name,
+            "--rdzv-conf", f"rank={instance}",
+            "--max-restarts", str(run.target.max_restarts),
+            "--redirects", "3",
+            "--log-dir", f"{run.run_dir}/logs/instance_{instance}",
+            *([] if is_python(program[0]) else ["--no-python"]),
+            *guard_program(program),
+        )  # fmt: skip
+        env = run.env(instance, processes=shape.world_size) | {SHUTDOWN_TIMEOUT: str(run.target.grace_period)}
+        return Process(instance, "torchrun", argv, env)
+
     ranks = launchers.torchrun_ranks(
         program,
         python=run.python,
         instance_count=shape.instances,
         processes_per_instance=shape.processes_per_instance,
     )
-    return _Launch("torchrun", shape, processes, (ranks,))
+    return _Launch("torchrun", shape, tuple(map(agent, range(shape.instances))), (ranks,))
+
+
+RENDEZVOUS_PORT = "${{ports.rendezvous}}"
+"""Replaced at start by a free port. This is the only part of a local run that a plan cannot know."""
 
 
 def _fork(run: _RunLayout) -> _Launch:
-    shape, program = run.shape, run.program()
-    restarts = run.target.max_restarts
-    argv = launchers.launcher_argv(
-        program,
-        python=run.python,
-        instance_count=shape.instances,
-        processes_per_instance=shape.processes_per_instance,
-        max_restarts=restarts,
-        grace_period=run.target.grace_period,
-        log_dir=f"{run.run_dir}/logs",
-    )
-    process = Process(instance=0, role="fork", argv=tuple(argv), env=run.env(0, processes=shape.world_size))
-    ranks = launchers.fork_ranks(
-        program,
-        instance_count=shape.instances,
-        processes_per_instance=shape.processes_per_instance,
-        max_restarts=restarts,
-    )
-    return _Launch("fork", shape, (process,), (ranks,), ("rendezvous",))
+    """Return the launcher that forks the ranks of all simulated instances, so that torch is imported once and a restart
+    affects all ranks. See `cloudtrain.runtime.fork_launcher`."""
+    shape, program, settings = run.shape, run.program(), run.target
+    argv = (
+        run.python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
+        "--instances", str(shape.instances),
+        "--processes-per-instance", str(shape.processes_per_instance),
+        "--master-port", RENDEZVOUS_PORT,
+        "--max-restarts", str(settings.max_restarts),
+        "--grace-period", str(settings.grace_period),
+        "--log-dir", f"{run.run_dir}/logs",
+        *program,
+    )  # fmt: skip
+
+    def rank(number: int) -> Process:
+        env = rank_environment(
+            number,
+            instances=shape.instances,
+            processes_per_instance=shape.processes_per_instance,
+            master_port=RENDEZVOUS_PORT,
+            max_restarts=settings.max_restarts,
+        )
+        instance, local_rank = divmod(number, shape.processes_per_instance)
+        return Process(instance, "rank", tuple(program), env, number, local_rank)
+
+    launcher = Process(0, "fork", argv, run.env(0, processes=shape.world_size))
+    ranks = Alike("rank", tuple((number, shape.processes_per_instance) for number in range(shape.instances)), rank)
+    return _Launch("fork", shape, (launcher,), (ranks,), ("rendezvous",))
 
 
 def _mpirun(run: _RunLayout) -> _Launch:
@@ -205,27 +228,29 @@ def _mpirun(run: _RunLayout) -> _Launch:
     rank = launchers.redirected(program, f"{run.run_dir}/logs/instance_0")
     argv = [run.account.mpirun, *mpirun_options(shape.world_size, options), *rank]
     env = dict(sorted((OPEN_MPI | run.env(0, processes=shape.world_size)).items()))
-    process = Process(instance=0, role="mpirun", argv=tuple(argv), env=env)
+    process = Process(0, "mpirun", tuple(argv), env)
     ranks = launchers.mpirun_ranks(program, processes=shape.world_size)
     return _Launch("mpirun", shape, (process,), (ranks,), signal="ranks")
 
 
 def _tensorflow(run: _RunLayout) -> _Launch:
+    """Return the tasks. Each is on loopback at a port that is chosen at start, and its `TF_CONFIG` has the addresses of
+    all tasks."""
     workers, servers = local_tasks(run.job, run.target, run.account.machine)
-    tasks = launchers.tasks(workers=workers, parameter_servers=servers)
-    processes = tuple(
-        Process(
-            instance=rank,
-            role=task,
-            rank=rank,
-            local_rank=0,
-            argv=tuple(run.direct_program()),
-            env=run.env(rank, processes=len(tasks), ranks=False) | {"TF_CONFIG": config},
-        )
-        for rank, ((task, _), config) in enumerate(zip(tasks, launchers.tf_configs(tasks), strict=True))
-    )
-    ports = tuple(launchers.port_name(task, index) for task, index in tasks)
-    finishes = ("chief",) if servers else ()
+    tasks = launchers.tasks(workers, servers)
+    ports = tuple(f"{kind}_{index}" for kind, index in tasks)
+    cluster: dict[str, list[str]] = {}
+    for (kind, _), port in zip(tasks, ports, strict=True):
+        cluster.setdefault(kind, []).append("127.0.0.1:${{ports." + port + "}}")
+    head = canonical_json({"cluster": cluster, "environment": "cloud"})
+
+    def process(rank: int) -> Process:
+        kind, index = tasks[rank]
+        own = canonical_json({"task": {"index": index, "type": kind}})
+        env = run.env(rank, processes=len(tasks), ranks=False) | {"TF_CONFIG": f"{head[:-1]},{own[1:]}"}
+        return Process(rank, kind, tuple(run.direct_program()), env, rank, 0)
+
+    processes, finishes = tuple(map(process, range(len(tasks)))), ("chief",) if servers else ()
     return _Launch("processes", JobSize(len(tasks), 1), processes, ports=ports, finishes=finishes)
 
 
@@ -233,17 +258,12 @@ def _single(run: _RunLayout) -> _Launch:
     """Return one process per instance. If the process is a shell, signals go to its whole process group, because a
     shell does not forward signals."""
     shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program())
-    processes = tuple(
-        Process(
-            instance=instance,
-            role="process",
-            rank=instance,
-            local_rank=0,
-            argv=program,
-            env=run.env(instance, processes=shape.world_size, ranks=False),
-        )
-        for instance in range(shape.instances)
-    )
+
+    def process(instance: int) -> Process:
+        env = run.env(instance, processes=shape.world_size, ranks=False)
+        return Process(instance, "process", program, env, instance, 0)
+
+    processes = tuple(map(process, range(shape.instances)))
     signal = "group" if program[0] == "bash" else "leader"
     return _Launch("processes", shape, processes, signal=signal)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from shlex import quote
 
 from cloudtrain.job.distribution import MPI, Horovod, TensorFlow
@@ -273,16 +274,15 @@ def _tensorflow(run: ClusterRun) -> BatchLaunch:
     workers, servers = run.tasks
     per_node, program = run.processes, run.program
     count = workers + servers
-    kinds = [("chief", 1), ("worker", workers - 1), ("ps", servers)] if servers else [("worker", workers)]
+    order = launchers.tasks(workers, servers)
     before = [
         "mapfile -t hosts < <(hosts_of_job)",
         f'address() {{ printf \'"%s:%s"\' "${{hosts[$1 / {per_node}]}}" "$((port + $1))"; }}',
     ]
-    first, parts = 0, []
-    for kind, number in kinds:
-        addresses = ",".join(f"$(address {index})" for index in range(first, first + number))
+    parts = []
+    for kind, numbers in groupby(range(count), key=lambda number: order[number][0]):
+        addresses = ",".join(f"$(address {number})" for number in numbers)
         parts.append(f'\\"{kind}\\":[{addresses}]')
-        first += number
     before += [
         f'export CLOUDTRAIN_CLUSTER="{{{",".join(parts)}}}"',
         f"export CLOUDTRAIN_WORKERS={workers} CLOUDTRAIN_SERVERS={servers}",
@@ -290,7 +290,6 @@ def _tensorflow(run: ClusterRun) -> BatchLaunch:
     ]
     srun = _srun(run, f"--distribution=plane={per_node}", tasks=count, per_node=per_node)
     line = " ".join([*srun, "bash", "-c", '"$task"', *map(quote_word, program)])
-    order = [(kind, index) for kind, number in kinds for index in range(number)]
 
     def task(number: int) -> Process:
         kind, index = order[number]
