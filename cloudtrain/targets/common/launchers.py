@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.plans.processes import Alike, Process
 from cloudtrain.runtime.torchrun_words import is_python
+
+if TYPE_CHECKING:
+    from cloudtrain.job.training import TrainingJob
+
+
+def direct_argv(program: Sequence[str], python: str) -> list[str]:
+    """Return the command line that starts a program without a launcher."""
+    return [python, "-u", *program] if is_python(program[0]) else list(program)
+
 
 # Variables that keep the libraries of a local run's ranks from listening on the network.
 
@@ -81,6 +92,27 @@ def mpirun_ranks(
     return Alike("rank", tuple((where[place], on(place)) for place in range(last + 1)) if processes else (), rank)
 
 
+class Tasks(NamedTuple):
+    """The numbers of workers and parameter servers of a TensorFlow job. The chief counts as a worker."""
+
+    workers: int
+    servers: int
+
+    @classmethod
+    def of(cls, workers: int, servers: int) -> Tasks:
+        """With parameter servers the chief only coordinates, so there are at least two workers: another one must
+        train."""
+        return cls(max(workers, 2) if servers else workers, servers)
+
+
+def requested_tasks(job: TrainingJob) -> Tasks:
+    """Return the tasks that a TensorFlow job asks for. Default: one worker per instance."""
+    distribution = job.distribution
+    assert isinstance(distribution, TensorFlow)
+    servers = (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
+    return Tasks.of(distribution.workers or job.resources.instance_count, servers)
+
+
 def tasks(workers: int, parameter_servers: int) -> list[tuple[str, int]]:
     """Return the type and index of each task of tf.distribute in rank order: all workers; or if there are parameter
     servers, the chief, the other workers and the servers."""
@@ -105,7 +137,7 @@ def torchrun_ranks(
     """Return the processes that the agents start, with the variables that a script can rely on. `program`: the script
     and its arguments, or any other command. `where`: the instance of each agent; by default agent N is on instance N.
     """
-    argv = (python, "-u", *program) if is_python(program[0]) else tuple(program)
+    argv = tuple(direct_argv(program, python))
     places = range(instance_count) if where is None else where
 
     def rank(number: int) -> Process:

@@ -13,12 +13,12 @@ from cloudtrain.plans.plan import CompileContext, Plan, canonical_json
 from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.fork_launcher import rank_environment
 from cloudtrain.runtime.mpi_options import mpirun_options
-from cloudtrain.runtime.torchrun_words import guard_program, is_python, words_of_script
-from cloudtrain.system.plugins import find_target, part_of
+from cloudtrain.runtime.torchrun_words import guard_program, is_python
+from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, part_of
 from cloudtrain.targets.common import launchers
-from cloudtrain.targets.common.compiling import Problems, arguments_of, option_problems, resolve_text
+from cloudtrain.targets.common.compiling import Problems, option_problems, paths_in, program_of, variables_of
 from cloudtrain.targets.common.launch import LocalAccount, local_plan
-from cloudtrain.targets.common.launchers import OPEN_MPI, loopback_variables
+from cloudtrain.targets.common.launchers import OPEN_MPI, direct_argv, loopback_variables
 from cloudtrain.targets.common.scaling import MOST_TASKS, JobSize, gpu_share, local_size, local_tasks
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, StartedProcess
 from cloudtrain.targets.local.settings import Local
@@ -89,51 +89,24 @@ class _RunLayout:
         self.target = target
         self.account: LocalAccount = context.account
         self.name = context.run_name
-        self.run_dir = run_dir = self.account.run_dir(context.run_name)
-        self.code_dir = f"{run_dir}/code"
+        self.run_dir = self.account.run_dir(context.run_name)
+        self.code_dir = f"{self.run_dir}/code"
         self.python = target.python or self.account.python
         self.shape = local_size(job, target, self.account.machine)
-        self.paths = {f"inputs.{name}": item.local or f"{run_dir}/inputs/{name}" for name, item in job.inputs.items()}
-        """Maps references such as `inputs.train`, `outputs.model` and `checkpoint` to paths."""
-        self.paths["outputs.model"] = f"{run_dir}/model"
-        self.paths |= {
-            f"outputs.{name}": item.local or (f"{run_dir}/model" if name == "model" else f"{run_dir}/outputs/{name}")
-            for name, item in job.outputs.items()
-        }
-        self.paths["checkpoint"] = (job.checkpoint and job.checkpoint.local) or f"{run_dir}/checkpoint"
-
-    def program(self) -> list[str]:
-        if self.job.command is not None:
-            return ["bash", "-c", resolve_text(self.job.command, self.paths)]
-        assert self.job.entry_point is not None
-        shell = ["bash"] if self.job.entry_point.endswith(".sh") else []
-        return [*shell, *words_of_script(self.job.entry_point), *arguments_of(self.job, self.paths)]
-
-    def direct_program(self) -> list[str]:
-        program = self.program()
-        return [self.python, "-u", *program] if is_python(program[0]) else program
+        self.paths = paths_in(self.run_dir, job, DEFAULT_TARGET)
+        self.program = program_of(job, self.paths)
+        self.direct_program = direct_argv(self.program, self.python)
 
     def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
         """Return the variables that an instance's processes get in addition to the submitter's own. `processes`: the
         number of all processes on this machine. `ranks`: whether they communicate through torch or MPI."""
-        variables = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
+        variables = variables_of(self.job, self.paths, self.run_dir, self.name)
         python_path = variables.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
         env = {
-            "CLOUDTRAIN_CHECKPOINT_DIR": self.paths["checkpoint"],
-            "CLOUDTRAIN_MODEL_DIR": self.paths["outputs.model"],
-            "CLOUDTRAIN_RUN_DIR": self.run_dir,
-            "CLOUDTRAIN_RUN_NAME": self.name,
             **(loopback_variables(self.account.loopback) if ranks else {}),
             "OMP_NUM_THREADS": str(max(1, self.account.machine.cpus // processes)),
             "PYTHONPATH": f"{self.code_dir}:{python_path}" if python_path else self.code_dir,
-            "PYTHONUNBUFFERED": "1",
         }
-        if self.job.checkpoint:
-            env["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(self.job.checkpoint.keep)
-        for reference, path in self.paths.items():
-            kind, _, name = reference.partition(".")
-            if name:
-                env[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
         instances = self.shape.instances
         share = gpu_share(self.account.machine.gpu_ids, instances, instance)
         if share and (instances > 1 or self.target.gpus is not None):
@@ -153,7 +126,7 @@ def _torchrun(run: _RunLayout) -> _Launch:
     `<log_dir>/<random>/attempt_<n>/<local rank>/stdout.log` and `stderr.log`."""
     from cloudtrain.runtime.torchrun import BACKEND  # which only torchrun's jobs need
 
-    shape, program = run.shape, run.program()
+    shape, program = run.shape, run.program
 
     def agent(instance: int) -> Process:
         argv = (
@@ -189,7 +162,7 @@ RENDEZVOUS_PORT = "${{ports.rendezvous}}"
 def _fork(run: _RunLayout) -> _Launch:
     """Return the launcher that forks the ranks of all simulated instances, so that torch is imported once and a restart
     affects all ranks. See `cloudtrain.runtime.fork_launcher`."""
-    shape, program, settings = run.shape, run.program(), run.target
+    shape, program, settings = run.shape, run.program, run.target
     argv = (
         run.python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
         "--instances", str(shape.instances),
@@ -222,7 +195,7 @@ def _mpirun(run: _RunLayout) -> _Launch:
     ranks on several instances."""
     shape = JobSize(1, run.shape.world_size)
     assert run.account.mpirun is not None
-    program = run.direct_program()
+    program = run.direct_program
     distribution = run.job.distribution
     options = distribution.options if isinstance(distribution, MPI | Horovod) else ""
     rank = launchers.redirected(program, f"{run.run_dir}/logs/instance_0")
@@ -248,7 +221,7 @@ def _tensorflow(run: _RunLayout) -> _Launch:
         kind, index = tasks[rank]
         own = canonical_json({"task": {"index": index, "type": kind}})
         env = run.env(rank, processes=len(tasks), ranks=False) | {"TF_CONFIG": f"{head[:-1]},{own[1:]}"}
-        return Process(rank, kind, tuple(run.direct_program()), env, rank, 0)
+        return Process(rank, kind, tuple(run.direct_program), env, rank, 0)
 
     processes, finishes = tuple(map(process, range(len(tasks)))), ("chief",) if servers else ()
     return _Launch("processes", JobSize(len(tasks), 1), processes, ports=ports, finishes=finishes)
@@ -257,7 +230,7 @@ def _tensorflow(run: _RunLayout) -> _Launch:
 def _single(run: _RunLayout) -> _Launch:
     """Return one process per instance. If the process is a shell, signals go to its whole process group, because a
     shell does not forward signals."""
-    shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program())
+    shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program)
 
     def process(instance: int) -> Process:
         env = run.env(instance, processes=shape.world_size, ranks=False)

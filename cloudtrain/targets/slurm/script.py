@@ -15,9 +15,9 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext
 from cloudtrain.plans.processes import Alike, Process
 from cloudtrain.runtime.mpi_options import mpirun_options
-from cloudtrain.runtime.torchrun_words import is_python, misread, words_of_script
+from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.common import launchers
-from cloudtrain.targets.common.compiling import arguments_of, environment_key, resolve_text
+from cloudtrain.targets.common.compiling import environment_key, paths_in, program_of, variables_of
 from cloudtrain.targets.common.specification import BuiltEnvironment
 from cloudtrain.targets.slurm.settings import ClusterFolder, Slurm, SlurmAccount
 from cloudtrain.targets.slurm.shell import shell_script
@@ -75,15 +75,7 @@ class ClusterRun:
 
     @cached_property
     def paths(self) -> dict[str, str]:
-        """Map references such as `inputs.train`, `outputs.model` and `checkpoint` to paths on the cluster."""
-        job, run = self.job, self.folder.path
-        paths = {f"inputs.{name}": value_for(item, NAME) or f"{run}/inputs/{name}" for name, item in job.inputs.items()}
-        paths["outputs.model"] = f"{run}/model"
-        for name, item in job.outputs.items():
-            own = f"{run}/model" if name == "model" else f"{run}/outputs/{name}"
-            paths[f"outputs.{name}"] = value_for(item, NAME) or own
-        paths["checkpoint"] = (job.checkpoint and value_for(job.checkpoint, NAME)) or f"{run}/checkpoint"
-        return paths
+        return paths_in(self.folder.path, self.job, NAME)
 
     @property
     def image(self) -> str | None:
@@ -104,48 +96,18 @@ class ClusterRun:
         """Return the number of ranks on each instance. Default: one per GPU."""
         distribution = self.job.distribution
         if isinstance(distribution, TensorFlow):
-            return -(-sum(self.tasks) // self.nodes)
+            return -(-sum(launchers.requested_tasks(self.job)) // self.nodes)
         if distribution.type == "none":
             return 1
         return getattr(distribution, "processes_per_instance", None) or self.gpus or 1
 
     @property
-    def tasks(self) -> tuple[int, int]:
-        """Return a TensorFlow job's number of workers (with the chief) and number of parameter servers."""
-        distribution = self.job.distribution
-        assert isinstance(distribution, TensorFlow), "only such jobs have tasks"
-        workers = distribution.workers or self.nodes
-        if distribution.strategy != "parameter_server":
-            return workers, 0
-        return max(workers, 2), distribution.parameter_servers or 1  # the chief only coordinates
-
-    @property
     def program(self) -> list[str]:
-        if self.job.command is not None:
-            return ["bash", "-c", resolve_text(self.job.command, self.paths)]
-        script = self.job.entry_point or ""
-        words = [*words_of_script(script), *arguments_of(self.job, self.paths)]
-        if is_python(script):
-            return [self.python, "-u", *words]
-        return ["bash", *words] if script.endswith(".sh") else words
+        return launchers.direct_argv(program_of(self.job, self.paths), self.python)
 
     @cached_property
     def variables(self) -> dict[str, str]:
-        of_job = {name: resolve_text(text, self.paths) for name, text in self.job.environment.variables.items()}
-        variables = {
-            "CLOUDTRAIN_CHECKPOINT_DIR": self.paths["checkpoint"],
-            "CLOUDTRAIN_MODEL_DIR": self.paths["outputs.model"],
-            "CLOUDTRAIN_RUN_DIR": self.folder.path,
-            "CLOUDTRAIN_RUN_NAME": self.context.run_name,
-            "PYTHONUNBUFFERED": "1",
-        }
-        if self.job.checkpoint:
-            variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(self.job.checkpoint.keep)
-        for reference, path in self.paths.items():
-            kind, _, name = reference.partition(".")
-            if name:
-                variables[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
-        return dict(sorted((variables | of_job).items()))
+        return variables_of(self.job, self.paths, self.folder.path, self.context.run_name)
 
 
 # Bash scripts that launchers start on the nodes. Each script runs the user's program as `"$0" "$@"`.
@@ -271,7 +233,7 @@ def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
 
 
 def _tensorflow(run: ClusterRun) -> BatchLaunch:
-    workers, servers = run.tasks
+    workers, servers = launchers.requested_tasks(run.job)
     per_node, program = run.processes, run.program
     count = workers + servers
     order = launchers.tasks(workers, servers)
