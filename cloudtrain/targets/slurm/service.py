@@ -46,11 +46,11 @@ def send(runner: Runner, plan: Plan, *, again: bool) -> None:
     already have one (otherwise `NameTaken`, as for another user's run). Raises `TargetUnreachable` if the cluster did
     not answer, or another process submits or withdrew the run."""
     folder, token = str(plan.request["folder"]), secrets.token_hex(16)
-    job = _call(runner, scripts.OPEN, folder, plan.run_name, token)
+    job = _call(runner, "open", folder, plan.run_name, token)
     if not job:
         outputs, argv = json.dumps(plan.request["outputs"]), plan.request["argv"]
         script = str(plan.request["script"]).encode()
-        answer = _call(runner, scripts.SEND, folder, plan.run_name, token, outputs, *argv, stdin=script)
+        answer = _call(runner, "send", folder, plan.run_name, token, outputs, *argv, stdin=script)
         word, _, number = answer.partition(" ")
         job = number if word == "found" else ""
     if job and not again:
@@ -282,16 +282,16 @@ class SlurmService(Service):
 
     def has(self, ref: RunRef) -> bool:
         runner, folder = self._at(ref)
-        return bool(_call(runner, scripts.FIND, folder.path, ref.name))
+        return bool(_call(runner, "find", folder.path, ref.name))
 
     def withdraw(self, ref: RunRef) -> bool:
         runner, folder = self._at(ref)
-        return not _call(runner, scripts.WITHDRAW, folder.path, ref.name)
+        return not _call(runner, "withdraw", folder.path, ref.name)
 
     def status(self, ref: RunRef) -> RunStatus:
         runner, folder = self._at(ref)
         record = self._record(runner, folder, ref)
-        return status_of(record, lambda: runner.run(scripts.TAILS, folder.path).decode("utf-8", "replace"))
+        return status_of(record, lambda: runner.run("tails", folder.path).decode("utf-8", "replace"))
 
     def logs(
         self,
@@ -327,15 +327,15 @@ class SlurmService(Service):
         after the grace period."""
         if not self.status(ref).state.is_final:
             runner, folder = self._at(ref)
-            runner.run(scripts.STOP, folder.path)
+            runner.run("stop", folder.path)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
         """Yield the runs of the shared folder, newest first. Only `status` reports the error of a failed rank."""
         account = SlurmAccount.parse(place)
         runner = self._runner(account)
-        names = runner.run(scripts.LIST, account.shared_dir).decode().split()
+        names = runner.run("list", account.shared_dir).decode().split()
         for start in range(0, len(names), _AT_ONCE):
-            answer = runner.run(scripts.STATUS, f"{account.shared_dir}/runs", *names[start : start + _AT_ONCE])
+            answer = runner.run("status", f"{account.shared_dir}/runs", *names[start : start + _AT_ONCE])
             for record in parse_records(answer):
                 yield ListedRun(RunRef("slurm", place, record.name), status_of(record, lambda: ""))
 
@@ -356,11 +356,11 @@ class SlurmService(Service):
     def _record(self, runner: Runner, folder: ClusterFolder, ref: RunRef) -> Record:
         runs = folder.path.rpartition("/")[0]
         for _ in range(2):
-            record = next(parse_records(runner.run(scripts.STATUS, runs, ref.name)), Record(ref.name))
+            record = next(parse_records(runner.run("status", runs, ref.name)), Record(ref.name))
             if record.job:
                 return record
             # The sender may have died before it recorded the job.
-            if not _call(runner, scripts.FIND, folder.path, ref.name):
+            if not _call(runner, "find", folder.path, ref.name):
                 break
         raise RunNotFound(f"there is no run `{ref.name}` at `{ref.place}`", hint="`cloudtrain ps` lists the runs")
 

@@ -20,7 +20,6 @@ from cloudtrain.system.staging import Staging
 from cloudtrain.targets.common.archives import landing
 from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
-from cloudtrain.targets.slurm import scripts
 from cloudtrain.targets.slurm.runner import CommandFailed, Runner
 from cloudtrain.targets.slurm.settings import ClusterFolder
 
@@ -53,7 +52,7 @@ def fetch(runner: Runner, source: str, target: Path) -> bool:
 def _outputs(runner: Runner, folder: ClusterFolder) -> dict[str, str]:
     """Return the folders that the run writes to, by name. A run of `--format sbatch` has no list of them: then they are
     those in the run's own folder."""
-    answer = runner.run(scripts.OUTPUTS, folder.path).decode("utf-8", "surrogateescape")
+    answer = runner.run("outputs", folder.path).decode("utf-8", "surrogateescape")
     if answer.startswith("{"):
         outputs: dict[str, str] = json.loads(answer)
         return outputs
@@ -89,7 +88,7 @@ def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
             broken.append(str(error))
 
     try:
-        runner.read(scripts.TAR, source, take=take)
+        runner.read("tar", source, take=take)
     except CommandFailed as error:
         if error.exit_status == _NOTHING:
             return False
@@ -107,7 +106,7 @@ _CHUNK = 2**20
 def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
     """Upload the archive to the path in the plan, in one atomic step. Return False if the path already exists."""
     place = plan.uploads[0].destination
-    if runner.run(scripts.EXISTS, place).strip():
+    if runner.run("exists", place).strip():
         return False
     with TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "sourcedir.tar.gz")
@@ -122,7 +121,7 @@ def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgr
 
         with archive.open("rb") as file:
             chunks = iter(lambda: file.read(_CHUNK), b"")
-            runner.send(scripts.UPLOAD, place, str(size), chunks=chunks, on_sent=count)
+            runner.send("upload", place, str(size), chunks=chunks, on_sent=count)
     return True
 
 
@@ -136,7 +135,7 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
     """Build an environment of a plan's request on the cluster, unless it exists. Waits while another command builds it.
     Raises `TargetError` with the reason if it cannot be built."""
     folder, script, lines = environment["folder"], environment["script"].encode(), list[str]()
-    if runner.run(scripts.USED, folder).strip():
+    if runner.run("used", folder).strip():
         return
 
     def take(stream: IO[bytes]) -> None:
@@ -147,9 +146,9 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
             elif text:
                 lines.append(text)
 
-    runner.send(scripts.UPLOAD, f"{folder}.sh", str(len(script)), chunks=[script], on_sent=lambda _: None)
+    runner.send("upload", f"{folder}.sh", str(len(script)), chunks=[script], on_sent=lambda _: None)
     try:
-        runner.read(scripts.PROVIDE, f"{folder}.sh", take=take)
+        runner.read("provide", f"{folder}.sh", take=take)
     except CommandFailed as error:
         told = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
         hints = [line.removeprefix(_HINT) for line in lines if line.startswith(_HINT)]
@@ -231,7 +230,7 @@ class ClusterLog:
     def _grown(self) -> list[tuple[_File, int, float]]:
         """Return the files with unread bytes, each with its size and modification time."""
         files = []
-        for line in self.runner.run(scripts.SIZES, self.folder).decode("utf-8", "replace").splitlines():
+        for line in self.runner.run("sizes", self.folder).decode("utf-8", "replace").splitlines():
             size, time, name = line.split(" ", 2)
             match = _FILE.fullmatch(name)
             if match is None:
@@ -248,7 +247,7 @@ class ClusterLog:
 
     def _read(self, pieces: list[tuple[str, int, int]]) -> list[bytes]:
         words = [str(word) for piece in pieces for word in piece]
-        answer = self.runner.run(scripts.READ, self.folder, *words)
+        answer = self.runner.run("read", self.folder, *words)
         contents, start = [], 0
         for _, _, length in pieces:
             contents.append(answer[start : start + length])
