@@ -56,10 +56,10 @@ def sbatch_options(run: ClusterRun) -> Options:
     settings, job = run.settings, run.job
     options: Options = {
         "job-name": run.context.run_name,
-        "comment": f"{COMMENT}{run.folder.path}",
+        "comment": f"{COMMENT}{run.folder}",
         "nodes": str(run.nodes),
         **_tasks(run),
-        "output": run.folder.output,
+        "output": f"{run.folder}/slurm.out",
         "open-mode": "append",
         "chdir": run.account.shared_dir,
         "export": "NIL",  # the run does not depend on variables of the submitting shell
@@ -247,7 +247,7 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
 
 
 def _plan(run: ClusterRun) -> Plan:
-    job, context, folder = run.job, run.context, run.folder
+    job, context = run.job, run.context
     batch = launch(run)
     options = _apply_overrides(sbatch_options(run), getattr(job, NAME + OVERRIDES, {}), job)
     words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
@@ -255,8 +255,8 @@ def _plan(run: ClusterRun) -> Plan:
     # `outputs.scores` is `outputs/scores` in the request, and `outputs.model` is `model`.
     outputs = {"model" if name == "outputs.model" else name.replace(".", "/", 1): places[name] for name in places}
     request = {
-        "argv": ["sbatch", "--parsable", *words, folder.script],
-        "folder": folder.path,
+        "argv": ["sbatch", "--parsable", *words, f"{run.folder}/job.sh"],
+        "folder": run.folder,
         "options": options,
         "outputs": outputs,
         "script": batch_script(run, batch),
@@ -318,7 +318,7 @@ def _summary(run: ClusterRun, batch: BatchLaunch, options: Options) -> list[tupl
         ("distribution", f"{job.distribution.type} through {batch.title}"),
         ("script", job.entry_point or job.command or ""),
         ("checkpoint", run.paths["checkpoint"]),
-        ("run folder", run.folder.path),
+        ("run folder", run.folder),
     ]
     if run.image is not None:
         pairs.insert(2, ("image", f"{run.image} ({run.settings.container})"))

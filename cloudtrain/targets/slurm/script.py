@@ -19,7 +19,7 @@ from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import environment_key, paths_in, program_of, variables_of
 from cloudtrain.targets.common.specification import BuiltEnvironment
-from cloudtrain.targets.slurm.settings import ClusterFolder, Slurm, SlurmAccount
+from cloudtrain.targets.slurm.settings import Slurm, SlurmAccount
 from cloudtrain.targets.slurm.shell import shell_script
 
 NAME = "slurm"
@@ -65,9 +65,9 @@ class ClusterRun:
         account: SlurmAccount = self.context.account
         return account
 
-    @cached_property
-    def folder(self) -> ClusterFolder:
-        return ClusterFolder.of(self.account.shared_dir, self.context.run_name)
+    @property
+    def folder(self) -> str:
+        return self.account.run_dir(self.context.run_name)
 
     @property
     def bundle(self) -> str:
@@ -75,7 +75,7 @@ class ClusterRun:
 
     @cached_property
     def paths(self) -> dict[str, str]:
-        return paths_in(self.folder.path, self.job, NAME)
+        return paths_in(self.folder, self.job, NAME)
 
     @property
     def image(self) -> str | None:
@@ -107,7 +107,7 @@ class ClusterRun:
 
     @cached_property
     def variables(self) -> dict[str, str]:
-        return variables_of(self.job, self.paths, self.folder.path, self.context.run_name)
+        return variables_of(self.job, self.paths, self.folder, self.context.run_name)
 
 
 # Bash scripts that launchers start on the nodes. Each script runs the user's program as `"$0" "$@"`.
@@ -321,7 +321,7 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     return shell_script(
         "batch",
         name=run.context.run_name,
-        run=quote(run.folder.path),
+        run=quote(run.folder),
         bundle=quote(run.bundle),
         hosts=hosts,
         signal="" if is_mpi(run.job) else _SIGNAL,

@@ -23,7 +23,7 @@ from cloudtrain.targets.slurm import scripts
 from cloudtrain.targets.slurm.online import check, list_nodes
 from cloudtrain.targets.slurm.runner import CommandFailed, Runner
 from cloudtrain.targets.slurm.scripts import Record, parse_records
-from cloudtrain.targets.slurm.settings import ClusterFolder, SlurmAccount
+from cloudtrain.targets.slurm.settings import SlurmAccount
 from cloudtrain.targets.slurm.transfer import ClusterLog, download, fetch, provide, upload
 
 if TYPE_CHECKING:
@@ -282,16 +282,16 @@ class SlurmService(Service):
 
     def has(self, ref: RunRef) -> bool:
         runner, folder = self._at(ref)
-        return bool(_call(runner, "find", folder.path, ref.name))
+        return bool(_call(runner, "find", folder, ref.name))
 
     def withdraw(self, ref: RunRef) -> bool:
         runner, folder = self._at(ref)
-        return not _call(runner, "withdraw", folder.path, ref.name)
+        return not _call(runner, "withdraw", folder, ref.name)
 
     def status(self, ref: RunRef) -> RunStatus:
         runner, folder = self._at(ref)
         record = self._record(runner, folder, ref)
-        return status_of(record, lambda: runner.run("tails", folder.path).decode("utf-8", "replace"))
+        return status_of(record, lambda: runner.run("tails", folder).decode("utf-8", "replace"))
 
     def logs(
         self,
@@ -304,9 +304,7 @@ class SlurmService(Service):
     ) -> Iterator[LogLine]:
         runner, folder = self._at(ref)
         self._record(runner, folder, ref)
-        return self._lines(
-            ref, ClusterLog(runner, folder.path, rank, instance), is_followed=follow, on_status=on_status
-        )
+        return self._lines(ref, ClusterLog(runner, folder, rank, instance), is_followed=follow, on_status=on_status)
 
     def _lines(
         self, ref: RunRef, log: ClusterLog, *, is_followed: bool, on_status: Callable[[RunStatus], None] | None
@@ -327,7 +325,7 @@ class SlurmService(Service):
         after the grace period."""
         if not self.status(ref).state.is_final:
             runner, folder = self._at(ref)
-            runner.run("stop", folder.path)
+            runner.run("stop", folder)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
         """Yield the runs of the shared folder, newest first. Only `status` reports the error of a failed rank."""
@@ -353,22 +351,22 @@ class SlurmService(Service):
         self._record(runner, folder, ref)
         return download(runner, folder, path, destination)
 
-    def _record(self, runner: Runner, folder: ClusterFolder, ref: RunRef) -> Record:
-        runs = folder.path.rpartition("/")[0]
+    def _record(self, runner: Runner, folder: str, ref: RunRef) -> Record:
+        runs = folder.rpartition("/")[0]
         for _ in range(2):
             record = next(parse_records(runner.run("status", runs, ref.name)), Record(ref.name))
             if record.job:
                 return record
             # The sender may have died before it recorded the job.
-            if not _call(runner, "find", folder.path, ref.name):
+            if not _call(runner, "find", folder, ref.name):
                 break
         raise RunNotFound(f"there is no run `{ref.name}` at `{ref.place}`", hint="`cloudtrain ps` lists the runs")
 
-    def _at(self, ref: RunRef) -> tuple[Runner, ClusterFolder]:
+    def _at(self, ref: RunRef) -> tuple[Runner, str]:
         account = SlurmAccount.parse(ref.place)
         if not ref.name or "/" in ref.name or ref.name in (".", ".."):
             raise RunNotFound(f"there is no run `{ref.name}`", hint="`cloudtrain ps` lists the runs")
-        return self._runner(account), ClusterFolder.of(account.shared_dir, ref.name)
+        return self._runner(account), account.run_dir(ref.name)
 
     def _runner(self, account: SlurmAccount) -> Runner:
         return Runner(account.host, self._environ, self._state_dir)

@@ -21,16 +21,15 @@ from cloudtrain.targets.common.archives import landing
 from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.slurm.runner import CommandFailed, Runner
-from cloudtrain.targets.slurm.settings import ClusterFolder
 
 _NOTHING = 3
 """The script's exit code for a missing file or folder."""
 
 
-def download(runner: Runner, folder: ClusterFolder, path: str, destination: Path) -> list[Path]:
+def download(runner: Runner, folder: str, path: str, destination: Path) -> list[Path]:
     """Copy an output, such as `model`, or a part of it, such as `model/weights.pt`, into `destination`. With an empty
     `path`, copy each output to its own folder."""
-    places = {**_outputs(runner, folder), "logs": f"{folder.path}/logs"}
+    places = {**_outputs(runner, folder), "logs": f"{folder}/logs"}
     path = path.strip("/")
     with landing(destination, odd_names=True) as staging:
         if path and not _copy(runner, _find(path, places), staging, ""):
@@ -49,14 +48,14 @@ def fetch(runner: Runner, source: str, target: Path) -> bool:
     return exists and target.exists()
 
 
-def _outputs(runner: Runner, folder: ClusterFolder) -> dict[str, str]:
+def _outputs(runner: Runner, folder: str) -> dict[str, str]:
     """Return the folders that the run writes to, by name. A run of `--format sbatch` has no list of them: then they are
     those in the run's own folder."""
-    answer = runner.run("outputs", folder.path).decode("utf-8", "surrogateescape")
+    answer = runner.run("outputs", folder).decode("utf-8", "surrogateescape")
     if answer.startswith("{"):
         outputs: dict[str, str] = json.loads(answer)
         return outputs
-    return {name: f"{folder.path}/{name}" for name in answer.splitlines()}
+    return {name: f"{folder}/{name}" for name in answer.splitlines()}
 
 
 def _find(path: str, places: Mapping[str, str]) -> str:

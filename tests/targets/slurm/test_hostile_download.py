@@ -16,7 +16,6 @@ from cloudtrain.errors import CloudtrainError, TargetError, TargetUnreachable
 from cloudtrain.targets.slurm import runner
 from cloudtrain.targets.slurm.runner import Runner
 from cloudtrain.targets.slurm.shell import shell_script
-from cloudtrain.targets.slurm.settings import ClusterFolder
 from cloudtrain.targets.slurm.transfer import download
 
 
@@ -36,7 +35,7 @@ def copied(run: Path, place: str = "") -> list[str]:
     """Download into `home/copy`, and return what lies below `home` then."""
     home = run.parent / "home"
     (home / "copy").mkdir(parents=True, exist_ok=True)
-    download(Runner(None, dict(os.environ), run.parent), ClusterFolder(str(run)), place, home / "copy")
+    download(Runner(None, dict(os.environ), run.parent), str(run), place, home / "copy")
     return left(run)
 
 
