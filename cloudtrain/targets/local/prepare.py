@@ -9,8 +9,8 @@ import os
 import random
 import re
 
+from cloudtrain.runtime.hardware import VISIBLE, gpu_ids, visible_ids
 from cloudtrain.system.private import UMASK, open_private
-from cloudtrain.targets.common.gpus import VISIBLE, gpu_ids, visible_ids
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ class LocalTarget(Target):
 
         machine = launch.this_machine(environ)
         if settings.gpus is not None:
-            from cloudtrain.targets.common.gpus import chosen_gpus
+            from cloudtrain.runtime.hardware import chosen_gpus
 
             machine = machine._replace(gpu_ids=chosen_gpus(settings.gpus, environ))
         return launch.LocalAccount(

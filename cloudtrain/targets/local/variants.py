@@ -19,8 +19,8 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.runtime.hardware import VISIBLE, visible_ids
 from cloudtrain.targets.common.compiling import Problems, environment_key
-from cloudtrain.targets.common.gpus import VISIBLE, visible_ids
 from cloudtrain.targets.common.launch import LocalAccount, local_outputs
 from cloudtrain.targets.common.specification import (
     BuiltEnvironment,

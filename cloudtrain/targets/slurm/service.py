@@ -15,8 +15,9 @@ from cloudtrain.errors import NameTaken, RunNotFound, TargetError, TargetUnreach
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.targets.common import services
 from cloudtrain.targets.common.archives import unpacked
-from cloudtrain.targets.common.services import Pace, follow
+from cloudtrain.targets.common.services import Pace
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.slurm import scripts
@@ -304,21 +305,8 @@ class SlurmService(Service):
     ) -> Iterator[LogLine]:
         runner, folder = self._at(ref)
         self._record(runner, folder, ref)
-        return self._lines(ref, ClusterLog(runner, folder, rank, instance), is_followed=follow, on_status=on_status)
-
-    def _lines(
-        self, ref: RunRef, log: ClusterLog, *, is_followed: bool, on_status: Callable[[RunStatus], None] | None
-    ) -> Iterator[LogLine]:
-        if is_followed:
-            yield from follow(log, lambda: self.status(ref), on_status, self._pace)
-            yield from log.rest()
-            return
-        status = self.status(ref)  # before the log, which is complete when the status is final
-        if on_status is not None:
-            on_status(status)
-        yield from log.new_lines()
-        if status.state.is_final:
-            yield from log.rest()
+        log = ClusterLog(runner, folder, rank, instance)
+        return services.follow(log, lambda: self.status(ref), on_status, self._pace, to_end=follow)
 
     def stop(self, ref: RunRef) -> None:
         """Send SIGTERM to the batch script. The script sends SIGTERM to its processes, and kills those that still run

@@ -229,8 +229,7 @@ class AzureMLService:
     def _follow(
         self, ref: RunRef, job: Mapping[str, Any], log: RunLog, on_status: Callable[[RunStatus], None] | None
     ) -> Iterator[LogLine]:
-        yield from follow(log, lambda: self._status(ref, job), on_status, self._pace)
-        yield from log.rest()
+        return follow(log, lambda: self._status(ref, job), on_status, self._pace)
 
     def _so_far(self, ref: RunRef, log: RunLog, on_status: Callable[[RunStatus], None] | None) -> Iterator[LogLine]:
         status = self.status(ref)
