@@ -288,19 +288,18 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any], job: Traini
     for name, value in overrides.items():
         field = _OF_FIELDS.get(name) if name in options or name == "no-requeue" else None
         if is_fixed(name):
-            message = f"cloudtrain sets `{name}` itself, so you cannot change it"
-            problems.append(Problem((NAME + OVERRIDES, name), message, "remove it from the overrides", code="CT035"))
+            message, hint = f"cloudtrain sets `{name}` itself, so you cannot change it", "remove it from the overrides"
         elif field is not None and getattr(job, field) is not None and (value or None) != options.get(name):
             message, hint = f"`{name}` contradicts `{field}` of the job", f"remove one of `{name}` and `{field}`"
-            problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
         elif not (value is None or isinstance(value, str | int | bool)):
             message = f"`{name}` must be a single value for the option `--{name}`"
             hint = "write a text, a number or `true`"
-            problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
         elif not is_option(f"--{name}={'' if value is None else value}"):
             message = f"`{name}` is not a long option of sbatch with a value on one line"
             hint = "write a name from `sbatch --help` and its value, such as `nice: 100`"
-            problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
+        else:
+            continue
+        problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
     if problems:
         raise JobError(problems)
     result = options | {name: value if isinstance(value, bool) else str(value) for name, value in overrides.items()}

@@ -181,13 +181,14 @@ _LONGEST = 32 * 1024
 
 @dataclass
 class _File:
-    """One log file, and how many of its bytes were read."""
+    """One log file, the time of its last change, and how many of its bytes were read."""
 
     name: str
     restart: int
     node: int
     rank: int | None
     stream: str
+    time: float = 0.0
     read: int = 0
     pending: bytes = b""
 
@@ -205,29 +206,28 @@ class ClusterLog:
     rank: int | None = None
     instance: int | None = None
     streams: dict[str, _File] = field(default_factory=dict)
-    _times: dict[str, float] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[LogLine]:
         while True:
-            parts = [(file, min(size - file.read, _MOST), time) for file, size, time in self._grown()]
-            parts = parts[: max(1, _AT_ONCE // max((length for _, length, _ in parts), default=1))][:_MOST_FILES]
+            parts = [(file, min(size - file.read, _MOST)) for file, size in self._grown()]
+            parts = parts[: max(1, _AT_ONCE // max((length for _, length in parts), default=1))][:_MOST_FILES]
             if not parts:
                 return
-            pieces = self._read([(file.name, file.read, length) for file, length, _ in parts])
-            for (file, length, time), piece in zip(parts, pieces, strict=True):
+            pieces = self._read([(file.name, file.read, length) for file, length in parts])
+            for (file, length), piece in zip(parts, pieces, strict=True):
                 lines = _take_lines(file, piece)
                 file.read += length
-                yield from (LogLine(time, file.node, file.rank, file.stream, text) for text in lines)
+                yield from (LogLine(file.time, file.node, file.rank, file.stream, text) for text in lines)
 
     def rest(self) -> Iterator[LogLine]:
         """Yield the last line of each file whose last line has no newline. Call this after the run has ended."""
         for file in sorted(self.streams.values(), key=lambda one: one.order):
             if file.pending:
                 text, file.pending = _text(file.pending), b""
-                yield LogLine(self._times.get(file.name, 0.0), file.node, file.rank, file.stream, text)
+                yield LogLine(file.time, file.node, file.rank, file.stream, text)
 
-    def _grown(self) -> list[tuple[_File, int, float]]:
-        """Return the files with unread bytes, each with its size and modification time."""
+    def _grown(self) -> list[tuple[_File, int]]:
+        """Return the files with unread bytes, each with its size."""
         files = []
         for line in self.runner.run("sizes", self.folder).decode("utf-8", "replace").splitlines():
             size, time, name = line.split(" ", 2)
@@ -239,9 +239,9 @@ class ClusterLog:
             if self.rank not in (None, rank) or self.instance not in (None, file.node):
                 continue
             file = self.streams.setdefault(name, file)
-            self._times[name] = float(time)
+            file.time = float(time)
             if int(size) > file.read:
-                files.append((file, int(size), float(time)))
+                files.append((file, int(size)))
         return sorted(files, key=lambda item: item[0].order)
 
     def _read(self, pieces: list[tuple[str, int, int]]) -> list[bytes]:
