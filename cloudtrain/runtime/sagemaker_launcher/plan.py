@@ -156,13 +156,10 @@ def launch_plan(
         reserved,
         resource_config,
         input_data_config,
+        machine,
         root=root,
         program=launch.entry_point or "",
         groups=groups,
-        job_name=machine.variables.get("TRAINING_JOB_NAME", ""),
-        gpus=machine.gpus,
-        cpus=machine.cpus,
-        neurons=machine.neurons,
     )
     first = (hosts or list(resource_config["hosts"]))[0]
     environment = {**_defaults(setup, resource_config), **sm, **_own(setup, first)}

@@ -117,10 +117,6 @@ def _limit_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> It
     if limit is not None and longest is not None and limit > longest:
         message = f"the job may run {format_duration(limit)}, but `{mine[0].name}` allows {format_duration(longest)}"
         yield _finding("SL905", message, f"write `max_runtime: {longest // 60}m` or less", ("max_runtime",))
-    yield from _gpu_findings(mine, options)
-
-
-def _gpu_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
     if not any(_has_resources(one, options) for one in mine):
         resources = sorted({one.gres for one in mine if parse_gres(one.gres)})
         has = f"its nodes have {', '.join(f'`{gres}`' for gres in resources) or 'none'}"

@@ -1,15 +1,11 @@
-"""What the scripts in `shell/` answer: their exit codes, and the records of runs: the journal of a run's batch script,
-and Slurm's data about its job."""
+"""The records of runs, as the scripts in `shell/` print them: the journal of a run's batch script, and Slurm's data
+about its job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-
-BUSY, FOREIGN, WITHDRAWN, REFUSED, NO_LOCKS = 20, 21, 22, 23, 24
-"""Another process holds the run's lock, the run belongs to another user, the request was withdrawn, sbatch refused the
-job, and the file system has no locks."""
 
 
 @dataclass(frozen=True)

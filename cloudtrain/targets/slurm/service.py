@@ -20,7 +20,6 @@ from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.services import Pace
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
-from cloudtrain.targets.slurm import scripts
 from cloudtrain.targets.slurm.online import check, list_nodes
 from cloudtrain.targets.slurm.runner import CommandFailed, Runner
 from cloudtrain.targets.slurm.scripts import Record, parse_records
@@ -65,23 +64,14 @@ def _call(runner: Runner, script: str, folder: str, name: str, *arguments: str, 
         raise _explain(error, name) from None
 
 
+_TABLES = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
+
+_KINDS = {"unreachable": TargetUnreachable, "taken": NameTaken, "refused": TargetError}
+
+
 def _explain(error: CommandFailed, name: str) -> TargetError:
-    if error.exit_status == scripts.FOREIGN:
-        return NameTaken(f"the run `{name}` belongs to another user", hint="give the job another name")
-    if error.exit_status == scripts.BUSY:
-        return TargetUnreachable(f"another command submits `{name}`", hint="run the same command again in a minute")
-    if error.exit_status == scripts.NO_LOCKS:
-        hint = (
-            "ask for a mount with locks (Lustre: the option `flock`), or set `shared_dir` in `[slurm]` to a folder on "
-            "another file system"
-        )
-        return TargetError(f"the file system of `shared_dir` cannot lock files: {error.message}", hint=hint)
-    if error.exit_status == scripts.WITHDRAWN:
-        return TargetUnreachable(f"another command withdrew `{name}`", hint="run the same command again")
-    if error.exit_status == scripts.REFUSED:
-        hint = "run `cloudtrain check` to see what the cluster accepts"
-        return TargetError(f"Slurm refused the job: {error.message}", hint=hint)
-    return error
+    kind, message, hint = _TABLES["exits"].get(str(error.exit_status), ("", "", ""))
+    return _KINDS[kind](message.format(name=name, said=error.message), hint=hint) if kind else error
 
 
 # Slurm's job states, and the run states that they mean.
@@ -93,8 +83,6 @@ class Meaning(NamedTuple):
     state: RunState
     reason: str | None = None
 
-
-_TABLES = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
 
 MEANINGS = {word: Meaning(RunState(state), *reason) for word, (state, *reason) in _TABLES["states"].items()}
 
@@ -108,11 +96,7 @@ def meaning_of(word: str) -> Meaning:
 
 # Derive the status of a run, and the reason of its failure, from its record.
 
-_BROKEN = {
-    "setup": "the lines of `setup` in `[slurm]` ended the batch script",
-    "code": "the first node could not unpack the bundle",
-    "folders": "the first node could not create the run's folders",
-}
+_BROKEN: dict[str, str] = _TABLES["broken"]
 _EARLY = "the batch script ended early"
 _RANK = re.compile(r"node_\d+\.rank_(\d+)\.stderr\.log")
 _DETAILS = 12
