@@ -12,7 +12,7 @@ dies before it writes, these supervisors find the old table and make the change 
 """
 
 # Paths are strings here, because this module must start and poll quickly.
-# ruff: noqa: PTH105, PTH110, PTH120, PTH123
+# ruff: noqa: PTH110, PTH120, PTH123
 from __future__ import annotations
 
 import fcntl
@@ -22,7 +22,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from cloudtrain.system.private import make_private_folder, open_private
+from cloudtrain.system.private import make_private_folder, open_private, replace_private
 from cloudtrain.system.processes import is_held
 from cloudtrain.targets.local.folder import FINAL, RunFolder
 
@@ -237,16 +237,10 @@ class Queue:
                 watched = order.watched()
                 for run in [run for run, runs in watched_before.items() if watched.get(run) != runs]:
                     self._wake(run)
-                self._write(json.dumps(after).encode())
+                replace_private(self._table, json.dumps(after).encode())
             return order
         finally:
             os.close(lock)
-
-    def _write(self, content: bytes) -> None:
-        new = f"{self._table}.new"
-        with os.fdopen(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
-            file.write(content)
-        os.replace(new, self._table)
 
     def _wake(self, run: str) -> None:
         """A dead supervisor is left alone. If its FIFO is full, the bytes already in it will wake it."""
