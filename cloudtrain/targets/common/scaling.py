@@ -172,12 +172,16 @@ def _distribution(job: TrainingJob, size: JobSize) -> Any:
 
 def _input_problems(name: str, item: Input) -> Iterator[Problem]:
     if item.of(DEFAULT_TARGET) is None and item.value is None:
-        hint = f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`"
-        yield Problem(("inputs", name), f"input `{name}` has no path on this machine", hint, code="CT032")
+        yield without_path(name)
     elif item.mode == "pipe":
         message = f"input `{name}` is a pipe, which an emulation does not support"
         hint = f"emulate it with `--set inputs.{name}.mode=mount`"
         yield Problem(("inputs", name, "mode"), message, hint, code="CT031")
+
+
+def without_path(name: str) -> Problem:
+    hint = f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`"
+    return Problem(("inputs", name), f"input `{name}` has no path on this machine", hint, code="CT032")
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:

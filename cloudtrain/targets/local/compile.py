@@ -19,7 +19,7 @@ from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import Problems, option_problems, paths_in, program_of, variables_of
 from cloudtrain.targets.common.launch import LocalAccount, local_plan
 from cloudtrain.targets.common.launchers import OPEN_MPI, direct_argv, loopback_variables
-from cloudtrain.targets.common.scaling import MOST_TASKS, JobSize, gpu_share, local_size, local_tasks
+from cloudtrain.targets.common.scaling import MOST_TASKS, JobSize, gpu_share, local_size, local_tasks, without_path
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, StartedProcess
 from cloudtrain.targets.local.settings import Local
 
@@ -40,7 +40,7 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
     if job.distribution.type == "tensorflow":
         problems += _task_problems(job, target, account)
     plan = None if problems else _plan(job, target, context)  # an input without a path here has a made-up one
-    problems += _input_problems(job)
+    problems += [without_path(name) for name, item in job.inputs.items() if item.local is None]
     problems.refuse(plan)
     assert plan is not None
     return plan
@@ -253,19 +253,6 @@ _LAUNCHERS: dict[str, Callable[[_RunLayout], _Launch]] = {
 
 def _launcher_of(job: TrainingJob) -> str:
     return "torchrun" if job.distribution.type == "smddp" else launcher_of(job.distribution)
-
-
-def _input_problems(job: TrainingJob) -> list[Problem]:
-    return [
-        Problem(
-            ("inputs", name),
-            f"input `{name}` has no path on this machine",
-            f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`",
-            code="CT032",
-        )
-        for name, item in job.inputs.items()
-        if item.local is None
-    ]
 
 
 def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Iterator[Problem]:

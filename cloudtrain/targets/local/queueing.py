@@ -77,9 +77,6 @@ class QueueOrder:
             list(data["dropped"]),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def place_of(self, run: str) -> int | None:
         """Return a run's position among the waiting runs, starting at 1; None if the run is not waiting."""
         return next((number for number, one in enumerate(self.waiting, 1) if one.run == run), None)
@@ -228,11 +225,11 @@ class Queue:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             order = self.read()
-            before, watched_before = order.to_json(), order.watched()
+            before, watched_before = asdict(order), order.watched()
             order.forget(self.is_over)
             how(order)
             order.grant(time.time())
-            after = order.to_json()
+            after = asdict(order)
             if after != before:
                 watched = order.watched()
                 for run in [run for run, runs in watched_before.items() if watched.get(run) != runs]:

@@ -412,10 +412,7 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
     """Start a supervisor with the further arguments `how`. Return when this supervisor, or another one for the
     same run, has taken over. If the run must wait, it has entered the queue by that time."""
-
-    def argv(ready: int) -> list[str]:
-        return command("supervisor", folder.path, str(ready), *how)
-
+    argv = lambda ready: command("supervisor", folder.path, str(ready), *how)  # noqa: E731
     if not start_detached(argv, folder.log, env=environ, cwd=folder.path):
         message = f"the supervisor did not start: {last_line(folder.log) or 'it wrote no message'}"
         raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")

@@ -110,9 +110,7 @@ class ClusterRun:
         return variables_of(self.job, self.paths, self.folder, self.context.run_name)
 
 
-# Bash scripts that launchers start on the nodes. Each script runs the user's program as `"$0" "$@"`.
-#
-# Every rank writes to its own output files, so that no launcher mixes the lines of several ranks.
+# Bash scripts that launchers start on the nodes; see `shell/`.
 
 
 def quote_word(text: str) -> str:
@@ -121,33 +119,10 @@ def quote_word(text: str) -> str:
     return quote(text).replace("\r", "'$'\\r''")
 
 
-def _rank_script(name: str) -> str:
-    """Return a script for `bash -c`, which runs the user's program as `"$0" "$@"`.
-
-    `begin.sh`: the script exits at once if the job was asked to stop before the script had started.
-    `wait.sh`: a SIGTERM interrupts bash's `wait`, so it is repeated while the program saves.
-    `leave.sh`: a task that was asked to stop exits with 0, because srun kills all tasks when one task fails, and other
-    tasks may still be saving. The script writes the first failure's exit code to a file, because srun returns the
-    highest exit code, which is the one of a killed task.
-    """
-    return shell_script(name).removesuffix("\n")
-
-
-AGENT = _rank_script("agent")
-"""The script on each node: torchrun with the node's number. `$0` is the interpreter."""
-
-TORCH_RANK = _rank_script("torch_rank")
-"""The script that torchrun starts as a rank."""
-
-ALONE = _rank_script("alone")
-"""The script on each node: a process that runs independently of the other nodes."""
-
-MPI_RANK = _rank_script("mpi_rank")
-"""The script of an MPI rank. mpirun would kill its ranks one second after a SIGTERM, so each rank checks the file
-`stopping` itself."""
-
-TASK = _rank_script("task")
-"""The script of a TensorFlow task. Parameter servers never exit, so the script stops them when the chief has ended."""
+def _script_in(variable: str, name: str) -> str:
+    """Return the line of the batch script that puts a script for `bash -c` into a variable."""
+    text = shell_script(name).removesuffix("\n")
+    return f"{variable}={quote(text)}"
 
 
 # For each distribution, the command that starts a job's ranks, and the processes that a plan shows for the command.
@@ -201,14 +176,14 @@ def _torch(run: ClusterRun) -> BatchLaunch:
         program, python=python, instance_count=run.nodes, processes_per_instance=run.processes, env=run.variables
     )
     agents = Alike("torchrun", tuple((node, 1) for node in range(run.nodes)), agent)
-    before = (f"agent={quote(AGENT)}", f"rank={quote(TORCH_RANK)}")
+    before = (_script_in("agent", "agent"), _script_in("rank", "torch_rank"))
     return BatchLaunch("torchrun", " ".join(words), agents, before, (ranks,))
 
 
 def _mpi(run: ClusterRun) -> BatchLaunch:
     world = run.nodes * run.processes
     program, settings = run.program, run.settings
-    before = (f"rank={quote(MPI_RANK)}",)
+    before = (_script_in("rank", "mpi_rank"),)
     rank_argv = ["bash", "-c", '"$rank"', *map(quote_word, program)]
     if is_plug_in(settings.mpi):
         line = _srun(run, f"--mpi={settings.mpi}", tasks=world, per_node=run.processes)
@@ -248,7 +223,7 @@ def _tensorflow(run: ClusterRun) -> BatchLaunch:
     before += [
         f'export CLOUDTRAIN_CLUSTER="{{{",".join(parts)}}}"',
         f"export CLOUDTRAIN_WORKERS={workers} CLOUDTRAIN_SERVERS={servers}",
-        f"task={quote(TASK)}",
+        _script_in("task", "task"),
     ]
     srun = _srun(run, f"--distribution=plane={per_node}", tasks=count, per_node=per_node)
     line = " ".join([*srun, "bash", "-c", '"$task"', *map(quote_word, program)])
@@ -270,7 +245,7 @@ def _none(run: ClusterRun) -> BatchLaunch:
         return Process(node, "process", tuple(program), run.variables | env, node, 0)
 
     processes = Alike("process", tuple((node, 1) for node in range(run.nodes)), process)
-    return BatchLaunch("srun", " ".join(line), processes, (f"alone={quote(ALONE)}",))
+    return BatchLaunch("srun", " ".join(line), processes, (_script_in("alone", "alone"),))
 
 
 _LAUNCHERS: dict[str, Callable[[ClusterRun], BatchLaunch]] = {

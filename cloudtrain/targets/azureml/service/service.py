@@ -229,7 +229,8 @@ class AzureMLService:
     def _follow(
         self, ref: RunRef, job: Mapping[str, Any], log: RunLog, on_status: Callable[[RunStatus], None] | None
     ) -> Iterator[LogLine]:
-        return follow(log, lambda: self._status(ref, job), on_status, self._pace)
+        yield from follow(log, lambda: self._status(ref, job), on_status, self._pace)
+        yield from log.rest()
 
     def _so_far(self, ref: RunRef, log: RunLog, on_status: Callable[[RunStatus], None] | None) -> Iterator[LogLine]:
         status = self.status(ref)
