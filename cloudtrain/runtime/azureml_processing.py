@@ -15,15 +15,12 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from cloudtrain.runtime.environment import detect_environment
 from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.shards import link_share
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
 
 MODULE = "cloudtrain.runtime.azureml_processing"
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

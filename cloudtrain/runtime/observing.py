@@ -6,14 +6,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from .directories import output_dir, run_dir
 from .environment import detect_environment, notice
 from .errors import SetupError
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from typing import Any
 
 FOLDER = "diagnostics"
 PROFILE = "CLOUDTRAIN_PROFILE"

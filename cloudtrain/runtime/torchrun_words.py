@@ -8,9 +8,7 @@ argument that could abbreviate several of torchrun's options stops torchrun: `to
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 _OPTIONS = (
     "duplicate-stderr-filters duplicate-stdout-filters event-log-handler help local-addr local-ranks-filter log-dir "

@@ -8,19 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.hardware import cpu_count, gpu_ids
 
 from . import TRN2_CORES
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import Any
 
 
 @dataclass(frozen=True)

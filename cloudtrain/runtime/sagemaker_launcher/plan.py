@@ -4,7 +4,9 @@ these processes on any computer."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
@@ -15,11 +17,6 @@ from .arguments import argv_of, decode_hyperparameters, split
 from .machine import HostMachine
 from .network import Network
 from .variables import RDMA_FAMILIES, instance_groups, sm_variables
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
 
 LAUNCHERS = ("torchrun", "mpirun", "tensorflow", "single")
 

@@ -8,16 +8,12 @@ channel that holds the code has no variable.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from . import CODE_CHANNEL, LAUNCH_KEY
 from .arguments import argv_of
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from .machine import HostMachine
+from .machine import HostMachine
 
 HOMOGENEOUS = "homogeneousCluster"
 """SageMaker's name for the only group of a cluster whose instances all have one type."""

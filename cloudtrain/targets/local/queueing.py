@@ -19,17 +19,14 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.system.private import make_private_folder, open_private, replace_private
 from cloudtrain.system.processes import is_held
 from cloudtrain.targets.local.folder import FINAL, RunFolder
-
-TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 # The order of the queue: which runs wait, which GPUs or CPU slots each started run holds, and which run starts next.
 #
