@@ -307,7 +307,7 @@ def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
         ("target", f"local ({run.account.machine})"),
         ("instances", instances),
         ("processes", f"{shape.world_size}" + (f" ({shape})" if shape.instances > 1 else "")),
-        ("distribution", f"{job.distribution.type} through {_LAUNCHER_WORDS[launch.name]}"),
+        ("distribution", f"{job.distribution.type} through {_LAUNCHER_WORDS.get(launch.name, launch.name)}"),
         ("script", job.entry_point or job.command or ""),
         ("checkpoint", run.paths["checkpoint"]),
         ("run folder", run.run_dir),
@@ -317,9 +317,4 @@ def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
     return pairs
 
 
-_LAUNCHER_WORDS = {
-    "torchrun": "torchrun",
-    "fork": "forks of one process",
-    "mpirun": "mpirun",
-    "processes": "direct processes",
-}
+_LAUNCHER_WORDS = {"fork": "forks of one process", "processes": "direct processes"}
