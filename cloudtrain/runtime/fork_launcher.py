@@ -92,7 +92,7 @@ class ForkLauncher:
         """Start the ranks. When a rank fails, restart all ranks, at most `max_restarts` times. Return the exit code, 0
         or 1."""
         signal.signal(signal.SIGTERM, self._pass_on)
-        signal.signal(signal.SIGALRM, self._kill)
+        signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
         for attempt in range(self._options.max_restarts + 1):
             failed = list(self._attempt(attempt))
             if not failed or self._is_stopping:
@@ -153,9 +153,6 @@ class ForkLauncher:
     def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
         self._is_stopping = True
         self._terminate()
-
-    def _kill(self, _number: int, _frame: FrameType | None) -> None:
-        self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
         for pid in tuple(self._alive):

@@ -111,7 +111,12 @@ class StepProfile:
         if not self.is_on:
             return
         if self._profiler is None and self.first <= step <= self.last:
-            self._profiler = _start_profiler()
+            import torch
+            from torch.profiler import ProfilerActivity, profile
+
+            kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+            self._profiler = profile(activities=kinds, record_shapes=False, with_stack=False)
+            self._profiler.start()
         elif self._profiler is not None and step > self.last:
             self.end()
 
@@ -124,13 +129,3 @@ class StepProfile:
         path = diagnostics_dir() / f"trace_steps_{self.first}-{self.last}_rank_{detect_environment().rank}.json"
         profiler.export_chrome_trace(str(path))
         notice(f"a trace of steps {self.first} to {self.last} is in `{path}`", every_rank=True)
-
-
-def _start_profiler() -> Any:
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-    profiler = profile(activities=activities, record_shapes=False, with_stack=False)
-    profiler.start()
-    return profiler

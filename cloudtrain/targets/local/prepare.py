@@ -39,9 +39,7 @@ class Ports:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._sockets: list[socket.socket] = []
-        self.numbers: dict[str, int] = {}
-        for name in names:
-            self.numbers[name] = self._take()
+        self.numbers = {name: self._take() for name in names}
 
     def release(self) -> None:
         for sock in self._sockets:

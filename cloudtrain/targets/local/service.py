@@ -25,7 +25,6 @@ from cloudtrain.system.processes import ProcessLock, is_held, last_line, start_d
 from cloudtrain.targets.common import services
 from cloudtrain.targets.common.archives import copy_places, put_archive, unpacked
 from cloudtrain.targets.common.launch import host_name
-from cloudtrain.targets.common.services import Pace
 from cloudtrain.targets.common.specification import LaunchSpecification, QueueNeed
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.local.folder import FINAL, QUEUED, RunFolder, command, run_folder
@@ -164,7 +163,7 @@ def _resources_of(holder: Held) -> str:
     return f"{holder.slots} CPU slot{'s' if holder.slots > 1 else ''}"
 
 
-PACE = Pace(every=0.05, per_stream=0.0, settle=0.0)
+PACE = services.Pace(every=0.05, per_stream=0.0, settle=0.0)
 """How often the output of a followed run is read. It is complete when the run has ended."""
 
 _NOT_INHERITED = (

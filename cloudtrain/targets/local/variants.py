@@ -12,7 +12,7 @@ folder of an output, just as they write to the same S3 prefix on SageMaker.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, Problem
@@ -52,7 +52,7 @@ def compile_here(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
         plan = _compile_processing(job, own, context)
     if environment is not None:
         words = f"{environment.folder}\n`{environment.requirements}` on top of what `{environment.python}` has"
-        request: dict[str, Any] = {**plan.request, "environment": environment.to_json()}
+        request: dict[str, Any] = {**plan.request, "environment": asdict(environment)}
         plan = replace(plan, request=request, summary=(*plan.summary, ("environment", words)))
     if settings.queue:
         plan = _queue_plan(plan, job, settings, context.account)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, Problem
@@ -262,7 +262,7 @@ def _plan(run: ClusterRun) -> Plan:
         "script": batch_script(run, batch),
     }
     if run.environment is not None:
-        request["environment"] = run.environment.to_json() | {"script": install_script(run, run.environment)}
+        request["environment"] = asdict(run.environment) | {"script": install_script(run, run.environment)}
     bundle = context.bundle
     first = batch.processes
     return Plan(

@@ -17,7 +17,6 @@ from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.targets.common import services
 from cloudtrain.targets.common.archives import unpacked
-from cloudtrain.targets.common.services import Pace
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.slurm.online import check, list_nodes
@@ -229,7 +228,7 @@ def _files(tails: str) -> list[tuple[str, list[str]]]:
 
 # The service of Slurm clusters. It runs shell scripts on the machine that has Slurm's commands.
 
-PACE = Pace(every=2.0, per_stream=0.0, settle=4.0)
+PACE = services.Pace(every=2.0, per_stream=0.0, settle=4.0)
 
 _AT_ONCE = 50
 """Maximum number of runs in one status command."""
@@ -243,7 +242,7 @@ class SlurmService(Service):
     see `submission`."""
     names_are_unique = False
 
-    def __init__(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace = PACE) -> None:
+    def __init__(self, *, environ: Mapping[str, str], state_dir: Path, pace: services.Pace = PACE) -> None:
         self._environ = environ
         self._state_dir = state_dir
         self._pace = pace
