@@ -19,10 +19,10 @@ from cloudtrain.job.overrides import hint_without_file
 from cloudtrain.job.script import distribution_of, syntax_of_script
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.plans.plan import Finding
+from cloudtrain.runtime.hardware import gpu_ids
 from cloudtrain.runtime.torchrun_words import is_module, is_python
 from cloudtrain.system.files import expand_home
 from cloudtrain.system.plugins import DEFAULT_TARGET
-from cloudtrain.targets.common.gpus import gpu_ids
 from cloudtrain.targets.where import Where, where
 
 if TYPE_CHECKING:

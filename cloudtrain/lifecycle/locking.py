@@ -14,7 +14,7 @@ from cloudtrain.job.processing import AnyJob
 from cloudtrain.job.requirements import form_of, normal, read_pip
 from cloudtrain.lifecycle.environment import pinned_torch, reader_of
 from cloudtrain.plans.plan import Bundle
-from cloudtrain.runtime.uv_program import find_uv
+from cloudtrain.runtime.install import find_uv
 from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.contract import Contents
 from cloudtrain.targets.where import Where

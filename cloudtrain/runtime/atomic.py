@@ -20,10 +20,6 @@ from typing import Any, BinaryIO, NamedTuple, SupportsIndex, cast
 
 from .errors import SetupError
 
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 MANIFEST = "checkpoint.json"
 
 ASIDE = ".writing-"

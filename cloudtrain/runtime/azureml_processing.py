@@ -15,15 +15,12 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from cloudtrain.runtime.environment import detect_environment
 from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.shards import link_share
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
 
 MODULE = "cloudtrain.runtime.azureml_processing"
 
@@ -51,7 +48,8 @@ def prepare(arguments: Sequence[str], variables: Mapping[str, str], directory: s
             raise SetupError(f"the input `{name}` cannot be read: {error}", hint=hint) from None
         share_of = f"{files} file{'' if files == 1 else 's'} of the input `{name}`"
         tell(f"instance {here.rank} of {here.world_size} (the first is 0) has {share_of}")
-        argv = [_replace_path(word, path, share) for word in argv]
+        own = re.compile(rf"{re.escape(path)}(?![\w.-])")  # not `/data2` if the path is `/data`
+        argv = [own.sub(share.replace("\\", r"\\"), word) for word in argv]
         environment |= {f"CLOUDTRAIN_INPUT_{name.upper()}": share, f"AZURE_ML_INPUT_{name}": share}
     return argv, environment
 
@@ -87,12 +85,6 @@ def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         shards[name] = path.rstrip("/") or "/"
         del options[:2]
     return shards, list(arguments[end + 1 :])
-
-
-def _replace_path(word: str, path: str, share: str) -> str:
-    """Return the argument `word` with `share` in place of the input's `path`. Other paths that only begin with the same
-    text are kept, for example `/data2` if `path` is `/data`."""
-    return re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _: share, word)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 from .atomic import ASIDE, entries, file_names, is_whole, publish, read_manifest, save_error, whole_step, write_checked
 from .directories import checkpoint_dir
@@ -78,7 +79,9 @@ class Checkpoints:
         if not detect_environment().is_main:
             return None
         step = whole_step(step)
-        name, write = (_TORCH, _torch_save) if "torch" in sys.modules else (_PICKLE, dump_plain)
+        name, write = _PICKLE, partial(pickle.dump, protocol=4)
+        if "torch" in sys.modules:
+            name, write = _TORCH, sys.modules["torch"].save
         with self._writing():
             aside = self._make_aside(step)
             files = {name: write_checked(aside / name, lambda file: write(state, file))}
@@ -228,17 +231,12 @@ def _keep_from_environment() -> int:
     return int(text)
 
 
-def _torch_save(state: Any, file: BinaryIO) -> None:
-    import torch
-
-    torch.save(state, file)
-
-
 def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:
     """Return the saved state. With `only_check`, tensor data is memory-mapped, if torch supports it, to check only that
     the state can be loaded."""
     if (folder / _PICKLE).exists():
-        return load_plain(folder / _PICKLE)
+        with (folder / _PICKLE).open("rb") as file:
+            return _Unpickler(file).load()
     try:
         import torch
     except ModuleNotFoundError:
@@ -259,7 +257,7 @@ def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) ->
         ) from None
 
 
-# Write and read files of plain data and numpy arrays, for scripts without torch. Reading a file never runs code.
+# Files of plain data and numpy arrays, for scripts without torch. Reading a file never runs code.
 
 _ALLOWED = frozenset(
     {("collections", "OrderedDict"), ("numpy", "dtype"), ("numpy", "ndarray"), ("_codecs", "encode")}
@@ -283,14 +281,3 @@ class _Unpickler(pickle.Unpickler):
                 hint="save only numbers, strings, arrays, and lists or dicts of them",
             )
         return super().find_class(module, name)
-
-
-def dump_plain(state: Any, file: BinaryIO) -> None:
-    """Write `state` to the file."""
-    pickle.dump(state, file, protocol=4)
-
-
-def load_plain(path: Path) -> Any:
-    """Read a file that `dump_plain` wrote."""
-    with path.open("rb") as file:
-        return _Unpickler(file).load()

@@ -18,16 +18,13 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from cloudtrain.runtime.environment import detect_environment
 from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.sagemaker_launcher.machine import this_machine
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
 
 FLAGS = frozenset(
     "--module --no_python --no_local_rank --no_ssh --no_ssh_check --force_multi --save_pid --elastic_training "

@@ -26,30 +26,15 @@ INPUTS = (
     "AZUREML_INPUT_{upper}",
     "AZUREML_DATAREFERENCE_{name}",
 )
-OUTPUTS = (
-    "CLOUDTRAIN_OUTPUT_{upper}",
-    "SM_OUTPUT_DATA_DIR",
+_AZURE = (
     "AZURE_ML_OUTPUT_{name}",
     "AZURE_ML_OUTPUT_{upper}",
     "AZUREML_OUTPUT_{name}",
     "AZUREML_OUTPUT_{upper}",
 )
-MODEL = (
-    "CLOUDTRAIN_MODEL_DIR",
-    "CLOUDTRAIN_OUTPUT_MODEL",
-    "SM_MODEL_DIR",
-    "AZURE_ML_OUTPUT_model",
-    "AZURE_ML_OUTPUT_MODEL",
-    "AZUREML_OUTPUT_model",
-    "AZUREML_OUTPUT_MODEL",
-)
-CHECKPOINT = (
-    "CLOUDTRAIN_CHECKPOINT_DIR",
-    "AZURE_ML_OUTPUT_checkpoint",
-    "AZURE_ML_OUTPUT_CHECKPOINT",
-    "AZUREML_OUTPUT_checkpoint",
-    "AZUREML_OUTPUT_CHECKPOINT",
-)
+OUTPUTS = ("CLOUDTRAIN_OUTPUT_{upper}", "SM_OUTPUT_DATA_DIR", *_AZURE)
+MODEL = ("CLOUDTRAIN_MODEL_DIR", "CLOUDTRAIN_OUTPUT_MODEL", "SM_MODEL_DIR", *_AZURE)
+CHECKPOINT = ("CLOUDTRAIN_CHECKPOINT_DIR", *_AZURE)
 """Variables that hold a folder; the first one that is set wins. `{name}` is the name as written, `{upper}` in
 capitals."""
 

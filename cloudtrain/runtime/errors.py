@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import sys
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 PEER_LOST = (
     r"closed by peer|reset by peer|Connection refused|Broken pipe|remote process exited|ncclRemoteError|"

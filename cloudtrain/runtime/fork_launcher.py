@@ -92,7 +92,7 @@ class ForkLauncher:
         """Start the ranks. When a rank fails, restart all ranks, at most `max_restarts` times. Return the exit code, 0
         or 1."""
         signal.signal(signal.SIGTERM, self._pass_on)
-        signal.signal(signal.SIGALRM, self._kill)
+        signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
         for attempt in range(self._options.max_restarts + 1):
             failed = list(self._attempt(attempt))
             if not failed or self._is_stopping:
@@ -135,15 +135,12 @@ class ForkLauncher:
         if not pid:
             _become(environment, folder, options.program)
         self._alive[pid] = rank
-        if folder is not None:
-            write_file(folder / RANK_FILE, json.dumps({"pid": pid, "environment": environment}).encode())
+        write_file(folder / RANK_FILE, json.dumps({"pid": pid, "environment": environment}).encode())
         if self._is_stopping:
             os.kill(pid, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
-    def _folder(self, environment: Mapping[str, str], attempt: int) -> Path | None:
-        if self._options.log_dir is None:
-            return None
+    def _folder(self, environment: Mapping[str, str], attempt: int) -> Path:
         instance = Path(self._options.log_dir, f"instance_{environment['GROUP_RANK']}")
         folder = instance / "fork" / f"attempt_{attempt}" / environment["LOCAL_RANK"]
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,9 +153,6 @@ class ForkLauncher:
     def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
         self._is_stopping = True
         self._terminate()
-
-    def _kill(self, _number: int, _frame: FrameType | None) -> None:
-        self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
         for pid in tuple(self._alive):
@@ -174,16 +168,15 @@ def _fork() -> int:
         return os.fork()
 
 
-def _become(environment: Mapping[str, str], folder: Path | None, program: Sequence[str]) -> NoReturn:
+def _become(environment: Mapping[str, str], folder: Path, program: Sequence[str]) -> NoReturn:
     exit_code = 1
     try:
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.environ.update(environment)
-        if folder is not None:
-            for descriptor, name in ((1, "stdout.log"), (2, "stderr.log")):
-                os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600), descriptor)
+        for descriptor, name in ((1, "stdout.log"), (2, "stderr.log")):
+            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600), descriptor)
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
         master_store = hold_master_store() if "torch" in sys.modules else None  # noqa: F841 - it serves until the rank ends
@@ -261,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--master-port", type=int, default=29500)
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--grace-period", type=float, default=30.0)
-    parser.add_argument("--log-dir")
+    parser.add_argument("--log-dir", required=True)
     parser.add_argument("program", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
     if not options.program:

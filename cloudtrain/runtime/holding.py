@@ -44,16 +44,12 @@ def hold_at(step: float) -> Iterator[None]:
         return
     try:
         yield
-        _wait_for_sigterm(reader)
+        deadline = time.monotonic() + _PATIENCE
+        while (left := deadline - time.monotonic()) > 0:
+            ready, _, _ = select.select([reader], [], [], left)
+            if ready and signal.SIGTERM in os.read(reader, 64):
+                break
     finally:
         signal.set_wakeup_fd(before)
         os.close(reader)
         os.close(writer)
-
-
-def _wait_for_sigterm(reader: int) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while (left := deadline - time.monotonic()) > 0:
-        ready, _, _ = select.select([reader], [], [], left)
-        if ready and signal.SIGTERM in os.read(reader, 64):
-            return

@@ -36,12 +36,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote
 
 from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.secret_values import VARIABLE, forms_of, masked, references, resolved
-from cloudtrain.runtime.uv_program import find_uv
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -277,6 +277,15 @@ def _credentials(environ: Texts) -> dict[str, str]:
     others are not read yet, because that may need a package of the list."""
     own = {name: place for name, place in references(environ).items() if name.startswith(("PIP_", "UV_"))}
     return resolved({**environ, VARIABLE: json.dumps(own)})
+
+
+def find_uv(path: str | None = None) -> str | None:
+    """Return the program uv: the first in the folders of `path` (default: PATH), or else that of the installed package
+    `uv`. None if there is none."""
+    try:
+        return shutil.which("uv", path=path) or str(import_module("uv").find_uv_bin())
+    except (ImportError, AttributeError, OSError):
+        return None
 
 
 def _find_uv(python: str, environ: Texts) -> str | None:

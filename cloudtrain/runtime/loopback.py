@@ -9,10 +9,8 @@ including the one that `init_process_group` creates.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Any
 
 ADDRESS = "127.0.0.1"
 

@@ -8,12 +8,9 @@ Version 4 accepts two forms that version 5 does not (seen with 4.1.4, 4.1.8 and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from shlex import split
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _ONCE = ("-np", "--bind-to", "--map-by", "--rank-by")
 """Options with one value. If an option is repeated, its last value counts."""

@@ -6,14 +6,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from .directories import output_dir, run_dir
 from .environment import detect_environment, notice
 from .errors import SetupError
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from typing import Any
 
 FOLDER = "diagnostics"
 PROFILE = "CLOUDTRAIN_PROFILE"
@@ -114,7 +111,12 @@ class StepProfile:
         if not self.is_on:
             return
         if self._profiler is None and self.first <= step <= self.last:
-            self._profiler = _start_profiler()
+            import torch
+            from torch.profiler import ProfilerActivity, profile
+
+            kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+            self._profiler = profile(activities=kinds, record_shapes=False, with_stack=False)
+            self._profiler.start()
         elif self._profiler is not None and step > self.last:
             self.end()
 
@@ -127,13 +129,3 @@ class StepProfile:
         path = diagnostics_dir() / f"trace_steps_{self.first}-{self.last}_rank_{detect_environment().rank}.json"
         profiler.export_chrome_trace(str(path))
         notice(f"a trace of steps {self.first} to {self.last} is in `{path}`", every_rank=True)
-
-
-def _start_profiler() -> Any:
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-    profiler = profile(activities=activities, record_shapes=False, with_stack=False)
-    profiler.start()
-    return profiler

@@ -14,15 +14,12 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from .environment import detect_environment, notice
 from .errors import SetupError
 from .process_group import from_every
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 
 def random_states(gather: Callable[[Any], list[Any]] = from_every) -> str:

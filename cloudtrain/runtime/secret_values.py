@@ -19,13 +19,10 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from cloudtrain.runtime.errors import SetupError
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
 
 VARIABLE = "CLOUDTRAIN_SECRETS"
 """The variable that maps name to reference, as JSON."""

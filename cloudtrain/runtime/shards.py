@@ -12,10 +12,7 @@ relative path as in the input's folder.
 from __future__ import annotations
 
 import os
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 
 def link_share(directory: str, source: str, index: int, count: int) -> int:

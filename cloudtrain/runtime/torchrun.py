@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from cloudtrain.runtime.loopback import ADDRESS, open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 BACKEND = "loopback"
 

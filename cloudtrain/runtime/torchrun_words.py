@@ -8,9 +8,7 @@ argument that could abbreviate several of torchrun's options stops torchrun: `to
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 _OPTIONS = (
     "duplicate-stderr-filters duplicate-stdout-filters event-log-handler help local-addr local-ranks-filter log-dir "
@@ -33,7 +31,9 @@ def misread(words: Sequence[str], *, dashes: bool = True) -> list[str]:
     """Return the script arguments that torchrun would refuse as ambiguous options. Pass `dashes=False` for torch before
     2.0, whose options have only underscores."""
     options = _BOTH if dashes else _UNDERSCORES
-    return [word for word in words if word[:2] == "--" and _is_ambiguous(word[2:].partition("=")[0], options)]
+    names = ((word, word[2:].partition("=")[0]) for word in words if word[:2] == "--")
+    unknown = ((word, name) for word, name in names if name and name not in options)
+    return [word for word, name in unknown if sum(option.startswith(name) for option in options) > 1]
 
 
 def guard_program(program: Sequence[str]) -> list[str]:
@@ -55,7 +55,3 @@ def is_module(entry_point: str) -> bool:
 def is_python(entry_point: str) -> bool:
     """Return whether Python runs the entry point, or the program that begins with it."""
     return entry_point.endswith(".py") or entry_point == "-m" or is_module(entry_point)
-
-
-def _is_ambiguous(name: str, options: frozenset[str]) -> bool:
-    return bool(name) and name not in options and sum(option.startswith(name) for option in options) > 1

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from types import TracebackType
 
 from .environment import detect_environment
 from .errors import SetupError
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
 
 loaded_paths: list[Path] = []
 """The checkpoint that this process has loaded, if any."""

@@ -6,18 +6,19 @@ their modes from the script's umask, but the folders above them stay closed.
 """
 
 # Paths are strings here, because the supervisor of a run has to start quickly.
-# ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH116, PTH120, PTH208
+# ruff: noqa: PTH101, PTH102, PTH105, PTH108, PTH112, PTH116, PTH120, PTH208
 from __future__ import annotations
 
 import errno
 import os
 import stat
 import sys
-from contextlib import suppress
+from _thread import get_native_id  # threading's, without importing threading
+from contextlib import contextmanager, suppress
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
 UMASK = 0o077
 """The umask under which everything that is created is private."""
@@ -59,8 +60,22 @@ def write_once(path: str | os.PathLike[str], content: bytes, *, sync: bool = Fal
     Raises:
         OSError: the file cannot be written.
     """
-    from threading import get_native_id
+    try:
+        with _written_beside(path, content, sync=sync) as temporary:
+            os.link(temporary, path)  # fails where the file exists, unlike a rename
+    except FileExistsError:
+        return False
+    return True
 
+
+def replace_private(path: str | os.PathLike[str], content: bytes, *, sync: bool = False) -> None:
+    """Write a private file atomically, in place of the one that exists, as `write_once` does."""
+    with _written_beside(path, content, sync=sync) as temporary:
+        os.replace(temporary, path)
+
+
+@contextmanager
+def _written_beside(path: str | os.PathLike[str], content: bytes, *, sync: bool) -> Iterator[str]:
     temporary = f"{os.fspath(path)}.{os.getpid()}.{get_native_id()}"
     try:
         with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
@@ -68,13 +83,10 @@ def write_once(path: str | os.PathLike[str], content: bytes, *, sync: bool = Fal
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
-        os.link(temporary, path)  # fails where the file exists, unlike a rename
-    except FileExistsError:
-        return False
+        yield temporary
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
-    return True
 
 
 def make_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:

@@ -60,7 +60,7 @@ def test_wrong_flags(cli: Cli, torch_job: str, flags: tuple[str, ...], message: 
 
 def test_gpus_are_refused(cli: Cli, torch_job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with GPUs is told how to hide them."""
-    monkeypatch.setattr("cloudtrain.targets.common.gpus.present_gpus", lambda _: 2)
+    monkeypatch.setattr("cloudtrain.runtime.hardware.present_gpus", lambda _: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     result = cli("plan", torch_job, "--launcher", "fork")
     assert (result.code, "CUDA_VISIBLE_DEVICES=" in result.err) == (2, True)

@@ -12,7 +12,7 @@ from packaging.markers import Marker
 
 from cloudtrain.job.locks import read_lock
 from cloudtrain.job.requirements import Platform
-from cloudtrain.runtime.uv_program import find_uv
+from cloudtrain.runtime.install import find_uv
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "uv"
 """A project with a workspace, an extra and a group, its lock with the first wheel of each package, and what `uv export

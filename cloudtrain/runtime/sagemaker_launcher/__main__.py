@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from cloudtrain.runtime.errors import SetupError, tell
@@ -18,10 +19,6 @@ from .failure import failure_text, fitting, write_once
 from .machine import read_config, this_machine
 from .network import EMULATION, LATECOMERS, Beacon, Network, wait_for_name, watch_chief
 from .plan import WATCH_PORT, LaunchPlan, launch_plan
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def main(arguments: list[str]) -> int:

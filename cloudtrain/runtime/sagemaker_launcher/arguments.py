@@ -4,11 +4,8 @@ script."""
 from __future__ import annotations
 
 import json
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from collections.abc import Mapping
+from typing import Any
 
 RESERVED_PREFIXES = ("sagemaker_", "cloudtrain_")
 """Prefixes of hyperparameters for the launcher. The script never sees them."""

@@ -7,20 +7,15 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cloudtrain.runtime.errors import SetupError
 
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-    from typing import Any
-
-    from .plan import HostProgram
+from .plan import HostProgram
 
 REMEMBERED = 1 << 18
 """Bytes of a process's stderr that are kept to explain a failure."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cloudtrain.runtime.errors import PEER_LOST, find_told
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 LIMIT = 1024
 

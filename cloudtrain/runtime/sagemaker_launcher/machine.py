@@ -4,23 +4,19 @@ catalogue of instance types."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.hardware import cpu_count, gpu_ids
 
 from . import TRN2_CORES
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import Any
 
 
 @dataclass(frozen=True)
@@ -44,23 +40,12 @@ def this_machine(variables: Mapping[str, str], instance_type: str, *, devices: P
     return HostMachine(
         python=sys.executable or "python3",
         shell="bash" if shutil.which("bash") else "/bin/sh",
-        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        gpus=_gpus(variables, devices),
+        cpus=cpu_count(),
+        gpus=len(gpu_ids(variables, devices=devices)),
         neurons=_neurons(instance_type, devices),
         efa=bool(_names(Path("/sys/class/infiniband"))),
         variables=dict(variables),
     )
-
-
-def _gpus(variables: Mapping[str, str], devices: Path) -> int:
-    """Return the number of NVIDIA GPUs that CUDA_VISIBLE_DEVICES allows."""
-    present = sum(1 for name in _names(devices) if re.fullmatch(r"nvidia\d+", name))
-    visible = variables.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or not present:
-        return present
-    ids = [part.strip() for part in visible.split(",")]
-    hidden = [index for index, part in enumerate(ids) if part in ("", "-1", "NoDevFiles", "none", "void")]
-    return hidden[0] if hidden else len(ids)
 
 
 def _neurons(instance_type: str, devices: Path) -> int:

@@ -6,12 +6,9 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable, Mapping
 
 from cloudtrain.runtime.errors import SetupError
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 EMULATION = "CLOUDTRAIN_EMULATED_ENDPOINTS"
 """The variable with a JSON object, `algo-1:7777` to `127.0.0.1:20123`. It is set where several hosts are simulated on

@@ -4,7 +4,9 @@ these processes on any computer."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
@@ -15,11 +17,6 @@ from .arguments import argv_of, decode_hyperparameters, split
 from .machine import HostMachine
 from .network import Network
 from .variables import RDMA_FAMILIES, instance_groups, sm_variables
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
 
 LAUNCHERS = ("torchrun", "mpirun", "tensorflow", "single")
 
@@ -51,11 +48,6 @@ class LaunchSpec:
     arguments: tuple[str, ...] = ()
     bare_flags: bool = False
     """Whether true hyperparameters become `--key` alone, and false ones are left out."""
-
-    @property
-    def needs_master(self) -> bool:
-        """Return whether the launcher's processes connect to the first host: those of torchrun and tensorflow do."""
-        return self.launcher in ("torchrun", "tensorflow")
 
 
 def read_launch(reserved: Mapping[str, Any]) -> LaunchSpec:
@@ -112,8 +104,8 @@ class LaunchPlan:
     """The processes and settings of one host.
 
     Attributes:
-        environment: variables for every process of the host, in addition to the container's.
         programs: the processes that the host starts.
+        environment: variables for every process of the host, in addition to the container's.
         processes_per_instance: number of ranks that torchrun or mpirun starts on this host; 1 without them.
         hosts: the hosts of the distribution, in rank order; only this host if it runs the script alone.
         requirements: the requirements file that is installed first.
@@ -124,8 +116,8 @@ class LaunchPlan:
         python: the interpreter that runs the script and installs its requirements.
     """
 
-    environment: dict[str, str]
     programs: tuple[HostProgram, ...]
+    environment: dict[str, str] = field(default_factory=dict)
     processes_per_instance: int = 1
     hosts: tuple[str, ...] = ()
     requirements: str | None = None
@@ -161,26 +153,21 @@ def launch_plan(
         reserved,
         resource_config,
         input_data_config,
+        machine,
         root=root,
         program=launch.entry_point or "",
         groups=groups,
-        job_name=machine.variables.get("TRAINING_JOB_NAME", ""),
-        gpus=machine.gpus,
-        cpus=machine.cpus,
-        neurons=machine.neurons,
     )
     first = (hosts or list(resource_config["hosts"]))[0]
     environment = {**_defaults(setup, resource_config), **sm, **_own(setup, first)}
     several = not alone and len(hosts) > 1
-    return LaunchPlan(
+    return replace(
+        start,
         environment=dict(sorted(environment.items())),
-        programs=start.programs,
-        processes_per_instance=start.processes_per_instance,
         hosts=(host,) if alone else tuple(hosts),
         requirements=launch.requirements,
-        wait_for=_address(setup.network, start.endpoints[0]) if several and launch.needs_master else None,
-        finishes=start.finishes,
-        watch=hosts[0] if several and start.serves else None,
+        wait_for=_address(setup.network, start.endpoints[0]) if several and start.endpoints else None,
+        watch=hosts[0] if several and start.finishes else None,
         endpoints=tuple(dict.fromkeys((*start.endpoints, f"{first}:{MASTER_PORT}"))),
         python=setup.python,
     )
@@ -240,16 +227,10 @@ class _HostSetup:
         return self.network.place(self.hosts[0], MASTER_PORT)
 
 
-@dataclass(frozen=True)
-class _HostPrograms:
-    programs: tuple[HostProgram, ...]
-    processes_per_instance: int = 1
-    endpoints: tuple[str, ...] = ()
-    finishes: tuple[str, ...] = ()
-    serves: bool = False
+# For each launcher, the part of the plan that depends on it: programs, ranks, endpoints and `finishes`.
 
 
-def _torchrun(setup: _HostSetup) -> _HostPrograms:
+def _torchrun(setup: _HostSetup) -> LaunchPlan:
     """Return the torchrun process of this host. Its options are written with underscores, which every torch since 1.9
     accepts."""
     address, port = setup.master
@@ -264,20 +245,22 @@ def _torchrun(setup: _HostSetup) -> _HostPrograms:
         *guard_program(setup.program()),
     ]  # fmt: skip
     endpoint = f"{setup.hosts[0]}:{MASTER_PORT}"
-    return _HostPrograms((HostProgram("torchrun", tuple(argv)),), setup.processes, (endpoint,))
+    program = HostProgram("torchrun", tuple(argv))
+    return LaunchPlan((program,), processes_per_instance=setup.processes, endpoints=(endpoint,))
 
 
-def _mpirun(setup: _HostSetup) -> _HostPrograms:
+def _mpirun(setup: _HostSetup) -> LaunchPlan:
     if len(setup.hosts) > 1:
         raise SetupError(
             f"this launcher can start mpirun on one instance only, but the job has {len(setup.hosts)}",
             hint="use an image with sagemaker-training, or `distribution: {type: torch}`",
         )
     argv = ["mpirun", *mpirun_options(setup.processes, setup.launch.mpi_options), *setup.direct()]
-    return _HostPrograms((HostProgram("mpirun", tuple(argv), signal="ranks"),), setup.processes)
+    program = HostProgram("mpirun", tuple(argv), signal="ranks")
+    return LaunchPlan((program,), processes_per_instance=setup.processes)
 
 
-def _tensorflow(setup: _HostSetup) -> _HostPrograms:
+def _tensorflow(setup: _HostSetup) -> LaunchPlan:
     """Return this host's processes, one for each TensorFlow task. The tasks find each other through TF_CONFIG.
     Parameter servers run the script, too."""
     tasks = _tasks(setup.launch, setup.hosts)
@@ -292,9 +275,9 @@ def _tensorflow(setup: _HostSetup) -> _HostPrograms:
     )
     endpoints = tuple(f"{host}:{port}" for _, _, host, port in tasks)
     if "ps" not in cluster:
-        return _HostPrograms(programs, endpoints=endpoints)
+        return LaunchPlan(programs, endpoints=endpoints)
     watched = f"{setup.hosts[0]}:{WATCH_PORT}"
-    return _HostPrograms(programs, endpoints=(*endpoints, watched), finishes=("chief",), serves=True)
+    return LaunchPlan(programs, endpoints=(*endpoints, watched), finishes=("chief",))
 
 
 def _tasks(launch: LaunchSpec, hosts: Sequence[str]) -> list[tuple[str, int, str, int]]:
@@ -321,8 +304,8 @@ def _task_variables(cluster: Mapping[str, Sequence[str]], role: str, index: int)
     return {"TF_CONFIG": json.dumps(config, sort_keys=True), **hidden}
 
 
-def _single(setup: _HostSetup) -> _HostPrograms:
-    return _HostPrograms((HostProgram("process", setup.direct(), signal=setup.signal),))
+def _single(setup: _HostSetup) -> LaunchPlan:
+    return LaunchPlan((HostProgram("process", setup.direct(), signal=setup.signal),))
 
 
 _LAUNCHERS = {"torchrun": _torchrun, "mpirun": _mpirun, "tensorflow": _tensorflow}

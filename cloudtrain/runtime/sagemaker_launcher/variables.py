@@ -8,14 +8,12 @@ channel that holds the code has no variable.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from . import CODE_CHANNEL, LAUNCH_KEY
 from .arguments import argv_of
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+from .machine import HostMachine
 
 HOMOGENEOUS = "homogeneousCluster"
 """SageMaker's name for the only group of a cluster whose instances all have one type."""
@@ -39,14 +37,11 @@ def sm_variables(
     reserved: Mapping[str, Any],
     resource: Mapping[str, Any],
     channels: Mapping[str, Any],
+    machine: HostMachine,
     *,
     root: str,
     program: str,
     groups: Sequence[str],
-    job_name: str,
-    gpus: int,
-    cpus: int,
-    neurons: int,
 ) -> dict[str, str]:
     """Return every `SM_` variable of one host. `user` and `reserved` are the hyperparameters of the script, decoded
     from JSON, and of the launcher; `resource` is `resourceconfig.json`, `channels` is `inputdataconfig.json`. `root` is
@@ -78,9 +73,9 @@ def sm_variables(
         "module_dir": f"{root}/input/data/{CODE_CHANNEL}/sourcedir.tar.gz",
         "module_name": program[:-3] if program.endswith(".py") else program,
         "network_interface_name": resource.get("network_interface_name", "eth0"),
-        "num_cpus": cpus,
-        "num_gpus": gpus,
-        "num_neurons": neurons,
+        "num_cpus": machine.cpus,
+        "num_gpus": machine.gpus,
+        "num_neurons": machine.neurons,
         "output_data_dir": f"{root}/output/data",
         "output_dir": f"{root}/output",
         "output_intermediate_dir": f"{root}/output/intermediate",
@@ -96,7 +91,7 @@ def sm_variables(
         "is_modelparallel_enabled": None,
         "is_smddpmprun_installed": False,
         "is_smddprun_installed": False,
-        "job_name": job_name,
+        "job_name": machine.variables.get("TRAINING_JOB_NAME", ""),
         "master_hostname": master,
         "topology": resource.get("topology", []),
     }

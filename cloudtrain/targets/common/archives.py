@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cloudtrain.errors import NothingWritten, TargetError, UsageError, did_you_mean
 from cloudtrain.runtime.shards import leads_back
-from cloudtrain.system.private import make_private_folder, open_private
+from cloudtrain.system.private import make_private_folder, replace_private
 from cloudtrain.system.processes import tell
 from cloudtrain.system.staging import Staging, Unsafe
 from cloudtrain.targets.contract import BundleWriter
@@ -31,11 +31,7 @@ def put_archive(archive: Path, bundle: BundleWriter) -> bool:
         return False
     make_private_folder(archive.parent)
     bundle.write(archive)
-    stamp = _stamp(archive)
-    temporary = note.with_name(f".{note.name}.{os.getpid()}")
-    with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="ascii") as file:
-        file.write(stamp or "")
-    temporary.replace(note)
+    replace_private(note, (_stamp(archive) or "").encode("ascii"))
     return True
 
 

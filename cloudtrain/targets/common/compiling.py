@@ -16,6 +16,7 @@ from cloudtrain.machines.choose import choose
 from cloudtrain.machines.table import instance_types
 from cloudtrain.plans.plan import Plan
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
+from cloudtrain.runtime.torchrun_words import words_of_script
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
@@ -68,6 +69,46 @@ def has_bare_flags(job: TrainingJob) -> bool:
 def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
     own = [resolve_text(word, paths) for word in job.arguments]
     return own + argv_of(resolve_hyperparameters(job.hyperparameters, paths), bare_flags=job.bare_flags)
+
+
+def paths_in(run_dir: str, job: TrainingJob, target: str) -> dict[str, str]:
+    """Map references such as `inputs.train`, `outputs.model` and `checkpoint` to paths: those that the job sets for the
+    target, and folders of the run's own folder for the others."""
+    paths = {f"inputs.{name}": item.of(target) or f"{run_dir}/inputs/{name}" for name, item in job.inputs.items()}
+    paths["outputs.model"] = f"{run_dir}/model"
+    for name, item in job.outputs.items():
+        own = f"{run_dir}/model" if name == "model" else f"{run_dir}/outputs/{name}"
+        paths[f"outputs.{name}"] = item.of(target) or own
+    paths["checkpoint"] = (job.checkpoint and job.checkpoint.of(target)) or f"{run_dir}/checkpoint"
+    return paths
+
+
+def program_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
+    """Return the command in a shell, or the script with its arguments: without Python, but a shell script with bash."""
+    if job.command is not None:
+        return ["bash", "-c", resolve_text(job.command, paths)]
+    script = job.entry_point or ""
+    shell = ["bash"] if script.endswith(".sh") else []
+    return [*shell, *words_of_script(script), *arguments_of(job, paths)]
+
+
+def variables_of(job: TrainingJob, paths: Mapping[str, str], run_dir: str, run_name: str) -> dict[str, str]:
+    """Return the variables in which the script's runtime finds the run's name and folders, and those of the job."""
+    variables = {
+        "CLOUDTRAIN_CHECKPOINT_DIR": paths["checkpoint"],
+        "CLOUDTRAIN_MODEL_DIR": paths["outputs.model"],
+        "CLOUDTRAIN_RUN_DIR": run_dir,
+        "CLOUDTRAIN_RUN_NAME": run_name,
+        "PYTHONUNBUFFERED": "1",
+    }
+    if job.checkpoint:
+        variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(job.checkpoint.keep)
+    for reference, path in paths.items():
+        kind, _, name = reference.partition(".")
+        if name:
+            variables[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
+    variables |= {name: resolve_text(text, paths) for name, text in job.environment.variables.items()}
+    return dict(sorted(variables.items()))
 
 
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 from cloudtrain.plans.plan import Bundle, CompileContext, Machine, Plan, Upload
 from cloudtrain.plans.processes import Process
+from cloudtrain.runtime.hardware import cpu_count, gpu_ids
 from cloudtrain.system.plugins import DEFAULT_TARGET
-from cloudtrain.targets.common.gpus import gpu_ids
 from cloudtrain.targets.common.specification import LaunchSpecification
 
 # Accounts and plans for jobs that run on this machine, with or without emulation of another target.
@@ -107,13 +107,6 @@ def _memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
         return min(memory, int(limit.read_text()))
     except (OSError, ValueError):  # no container, or one without a limit: `max`
         return memory
-
-
-def cpu_count() -> int:
-    """Return the number of logical CPUs that this process may use, also under taskset or in a container."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def find_mpirun(python: str, environ: Mapping[str, str]) -> str | None:

@@ -1,57 +1,21 @@
-"""The launcher `fork`: its command line, and the ranks that it forks. See `cloudtrain.runtime.fork_launcher`.
-
-One launcher forks the ranks of all simulated instances, so torch is imported once and a restart affects all ranks.
-"""
+"""The launchers torchrun and mpirun, and TensorFlow's tasks: what the plans of several targets have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.plans.plan import canonical_json
+from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.plans.processes import Alike, Process
-from cloudtrain.runtime.fork_launcher import rank_environment
-from cloudtrain.runtime.torchrun_words import guard_program, is_python
+from cloudtrain.runtime.torchrun_words import is_python
 
-RENDEZVOUS_PORT = "${{ports.rendezvous}}"
-"""Replaced at start by a free port. This is the only part of a local run that a plan cannot know."""
-
-
-def launcher_argv(
-    program: Sequence[str],
-    *,
-    python: str,
-    instance_count: int,
-    processes_per_instance: int,
-    max_restarts: int,
-    grace_period: int,
-    log_dir: str,
-) -> list[str]:
-    """Return the launcher's command line. `program` is the script and its arguments; `grace_period` is in seconds."""
-    return [
-        python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
-        "--instances", str(instance_count),
-        "--processes-per-instance", str(processes_per_instance),
-        "--master-port", RENDEZVOUS_PORT,
-        "--max-restarts", str(max_restarts),
-        "--grace-period", str(grace_period),
-        "--log-dir", log_dir,
-        *program,
-    ]  # fmt: skip
+if TYPE_CHECKING:
+    from cloudtrain.job.training import TrainingJob
 
 
-def fork_ranks(program: Sequence[str], *, instance_count: int, processes_per_instance: int, max_restarts: int) -> Alike:
-    def rank(number: int) -> Process:
-        env = rank_environment(
-            number,
-            instances=instance_count,
-            processes_per_instance=processes_per_instance,
-            master_port=RENDEZVOUS_PORT,
-            max_restarts=max_restarts,
-        )
-        instance, local_rank = divmod(number, processes_per_instance)
-        return Process(instance, "rank", tuple(program), env, number, local_rank)
-
-    return Alike("rank", tuple((instance, processes_per_instance) for instance in range(instance_count)), rank)
+def direct_argv(program: Sequence[str], python: str) -> list[str]:
+    """Return the command line that starts a program without a launcher."""
+    return [python, "-u", *program] if is_python(program[0]) else list(program)
 
 
 # Variables that keep the libraries of a local run's ranks from listening on the network.
@@ -128,12 +92,30 @@ def mpirun_ranks(
     return Alike("rank", tuple((where[place], on(place)) for place in range(last + 1)) if processes else (), rank)
 
 
-# tf.distribute: the tasks of a job, and the variable `TF_CONFIG`, which tells each task the addresses of all tasks.
+class Tasks(NamedTuple):
+    """The numbers of workers and parameter servers of a TensorFlow job. The chief counts as a worker."""
+
+    workers: int
+    servers: int
+
+    @classmethod
+    def of(cls, workers: int, servers: int) -> Tasks:
+        """With parameter servers the chief only coordinates, so there are at least two workers: another one must
+        train."""
+        return cls(max(workers, 2) if servers else workers, servers)
 
 
-def tasks(*, workers: int, parameter_servers: int) -> list[tuple[str, int]]:
-    """Return the type and index of each task in rank order: all workers; or if there are parameter servers, the chief,
-    the other workers and the servers."""
+def requested_tasks(job: TrainingJob) -> Tasks:
+    """Return the tasks that a TensorFlow job asks for. Default: one worker per instance."""
+    distribution = job.distribution
+    assert isinstance(distribution, TensorFlow)
+    servers = (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
+    return Tasks.of(distribution.workers or job.resources.instance_count, servers)
+
+
+def tasks(workers: int, parameter_servers: int) -> list[tuple[str, int]]:
+    """Return the type and index of each task of tf.distribute in rank order: all workers; or if there are parameter
+    servers, the chief, the other workers and the servers."""
     if not parameter_servers:
         return [("worker", index) for index in range(workers)]
     return [
@@ -141,64 +123,6 @@ def tasks(*, workers: int, parameter_servers: int) -> list[tuple[str, int]]:
         *(("worker", index) for index in range(workers - 1)),
         *(("ps", index) for index in range(parameter_servers)),
     ]
-
-
-def port_name(task: str, index: int) -> str:
-    return f"{task}_{index}"
-
-
-def tf_configs(all_tasks: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Yield the `TF_CONFIG` of each task. Every task is on loopback at a port that is chosen at start."""
-    cluster: dict[str, list[str]] = {}
-    for kind, number in all_tasks:
-        cluster.setdefault(kind, []).append("127.0.0.1:${{ports." + port_name(kind, number) + "}}")
-    head = canonical_json({"cluster": cluster, "environment": "cloud"})
-    for kind, number in all_tasks:
-        own = canonical_json({"task": {"index": number, "type": kind}})
-        yield f"{head[:-1]},{own[1:]}"
-
-
-# The launcher `torchrun`: the command line of each agent, and the ranks that the agents start.
-#
-# Verified against torch 2.13 (`torch/distributed/run.py`). Each instance is one agent. `cloudtrain.runtime.torchrun`
-# starts torchrun's agents. The agents meet through a file in the run's folder and the ranks through a store on
-# loopback, so no port is open to the network. Ranks are numbered in the order of the instances. The ranks write their
-# output to `<log_dir>/<random>/attempt_<n>/<local rank>/stdout.log` and `stderr.log`.
-
-
-SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-"""The agent's variable with the time in seconds that ranks have to exit after it passes on SIGTERM; default: 30. The
-flag `--shutdown-timeout` is not used, because older versions of torch refuse it."""
-
-
-def agent_argv(
-    program: Sequence[str],
-    *,
-    python: str,
-    name: str,
-    instance: int,
-    instance_count: int,
-    processes_per_instance: int,
-    max_restarts: int,
-    run_dir: str,
-) -> list[str]:
-    """Return the arguments of one instance's agent. `program` is the script and its arguments, or any other command."""
-    from cloudtrain.runtime.torchrun import BACKEND  # which only torchrun's jobs need
-
-    return [
-        python, "-m", "cloudtrain.runtime.torchrun",
-        "--nnodes", str(instance_count),
-        "--nproc-per-node", str(processes_per_instance),
-        "--rdzv-backend", BACKEND,
-        "--rdzv-endpoint", f"{run_dir}/rendezvous",
-        "--rdzv-id", name,
-        "--rdzv-conf", f"rank={instance}",
-        "--max-restarts", str(max_restarts),
-        "--redirects", "3",
-        "--log-dir", f"{run_dir}/logs/instance_{instance}",
-        *([] if is_python(program[0]) else ["--no-python"]),
-        *guard_program(program),
-    ]  # fmt: skip
 
 
 def torchrun_ranks(
@@ -213,7 +137,7 @@ def torchrun_ranks(
     """Return the processes that the agents start, with the variables that a script can rely on. `program`: the script
     and its arguments, or any other command. `where`: the instance of each agent; by default agent N is on instance N.
     """
-    argv = (python, "-u", *program) if is_python(program[0]) else tuple(program)
+    argv = tuple(direct_argv(program, python))
     places = range(instance_count) if where is None else where
 
     def rank(number: int) -> Process:

@@ -14,6 +14,7 @@ from cloudtrain.job.training import InstanceGroup, TrainingJob
 from cloudtrain.plans.plan import Machine
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.common.launch import LocalAccount, LocalSettings
+from cloudtrain.targets.common.launchers import Tasks, requested_tasks
 from cloudtrain.targets.registry import target_of
 
 # Fit a job's instances and processes to this machine.
@@ -64,40 +65,19 @@ def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> Job
     return JobSize(instances, processes)
 
 
-class Tasks(NamedTuple):
-    """The numbers of workers and parameter servers of a TensorFlow job. The chief counts as a worker."""
-
-    workers: int
-    servers: int
-
-
-def requested_tasks(job: TrainingJob) -> Tasks:
-    """Return the tasks that a TensorFlow job asks for. Default: one worker per instance."""
-    distribution = job.distribution
-    assert isinstance(distribution, TensorFlow)
-    servers = (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
-    return _tasks(distribution.workers or job.resources.instance_count, servers)
-
-
 def local_tasks(job: TrainingJob, target: LocalSettings, machine: Machine) -> Tasks:
     """`instance_count` of the target sets the workers exactly. The job's workers and servers are each reduced to the
     machine's capacity."""
     tasks = requested_tasks(job)
     if target.instance_count is not None:
-        return _tasks(target.instance_count, tasks.servers)
+        return Tasks.of(target.instance_count, tasks.servers)
     capacity = min(machine.gpus or machine.cpus, MOST_TASKS // 2)
-    return _tasks(min(tasks.workers, capacity), min(tasks.servers, capacity))
+    return Tasks.of(min(tasks.workers, capacity), min(tasks.servers, capacity))
 
 
 MOST_TASKS = 1200
 """Maximum number of tasks of a TensorFlow job on this machine. The plan grows with the square of the tasks, because
 every task gets the addresses of all others."""
-
-
-def _tasks(workers: int, servers: int) -> Tasks:
-    """Return the tasks, with at least two workers if there are parameter servers. With parameter servers the chief only
-    coordinates, so another worker must train."""
-    return Tasks(max(workers, 2) if servers else workers, servers)
 
 
 def gpu_share(gpu_ids: Sequence[str], instances: int, instance: int) -> tuple[str, ...]:
@@ -192,12 +172,16 @@ def _distribution(job: TrainingJob, size: JobSize) -> Any:
 
 def _input_problems(name: str, item: Input) -> Iterator[Problem]:
     if item.of(DEFAULT_TARGET) is None and item.value is None:
-        hint = f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`"
-        yield Problem(("inputs", name), f"input `{name}` has no path on this machine", hint, code="CT032")
+        yield without_path(name)
     elif item.mode == "pipe":
         message = f"input `{name}` is a pipe, which an emulation does not support"
         hint = f"emulate it with `--set inputs.{name}.mode=mount`"
         yield Problem(("inputs", name, "mode"), message, hint, code="CT031")
+
+
+def without_path(name: str) -> Problem:
+    hint = f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`"
+    return Problem(("inputs", name), f"input `{name}` has no path on this machine", hint, code="CT032")
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:

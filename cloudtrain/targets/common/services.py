@@ -88,11 +88,16 @@ class Log(Protocol):
     """A job's output. Each call of `new_lines` continues where the previous one stopped."""
 
     @property
-    def streams(self) -> Sized: ...
+    def streams(self) -> Sized:
+        return ()
 
     def new_lines(self) -> Iterator[LogLine]:
         """Yield the lines since the last call. After an error, no line is lost or repeated."""
         ...
+
+    def rest(self) -> Iterator[LogLine]:
+        """Yield last lines that do not end in a newline, after the job has ended."""
+        return iter(())
 
 
 _LATE = 120.0
@@ -100,9 +105,15 @@ _LATE = 120.0
 
 
 def follow(
-    log: Log, status_of: Callable[[], RunStatus], on_status: Callable[[RunStatus], None] | None, pace: Pace
+    log: Log,
+    status_of: Callable[[], RunStatus],
+    on_status: Callable[[RunStatus], None] | None,
+    pace: Pace,
+    *,
+    to_end: bool = True,
 ) -> Iterator[LogLine]:
-    """Yield the lines of a job as they arrive, until the job has ended and its log has no new lines."""
+    """Yield the lines of a job as they arrive, until the job has ended and its log has no new lines. Without `to_end`,
+    yield only the lines so far."""
     last_status: RunStatus | None = None
     end_time: float | None = None  # when the end was first seen; only silence after it counts
     answer_time = quiet_since = time.monotonic()
@@ -117,7 +128,7 @@ def follow(
                 quiet_since = time.monotonic()
                 yield line
         except TargetUnreachable:
-            if time.monotonic() - answer_time > pace.patience:
+            if not to_end or time.monotonic() - answer_time > pace.patience:
                 raise
             pause = min(pause * 2, pace.slowest)
         else:
@@ -125,9 +136,12 @@ def follow(
             if status.state.is_final:
                 end_time = answer_time if end_time is None else end_time
                 is_late = status.ended is not None and time.time() - status.ended > _LATE
-                if is_late or time.monotonic() - max(quiet_since, end_time) >= pace.settle:
-                    return
+                if not to_end or is_late or time.monotonic() - max(quiet_since, end_time) >= pace.settle:
+                    break
+            elif not to_end:
+                return
         time.sleep(pause)
+    yield from log.rest()
 
 
 def _without_cost(status: RunStatus) -> RunStatus:

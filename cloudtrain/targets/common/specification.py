@@ -40,10 +40,6 @@ class BuiltEnvironment:
     python: str
     requirements: str
 
-    def to_json(self) -> "dict[str, Any]":
-        content: dict[str, Any] = _json_of(self)
-        return content
-
 
 @dataclass(frozen=True)
 class Link:

@@ -9,16 +9,17 @@ from cloudtrain.errors import Problem
 from cloudtrain.job.distribution import MPI, Horovod, launcher_of, no_ray
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.plans.plan import CompileContext, Plan, canonical_json
 from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.runtime.fork_launcher import rank_environment
 from cloudtrain.runtime.mpi_options import mpirun_options
-from cloudtrain.runtime.torchrun_words import is_python, words_of_script
-from cloudtrain.system.plugins import find_target, part_of
+from cloudtrain.runtime.torchrun_words import guard_program, is_python
+from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, part_of
 from cloudtrain.targets.common import launchers
-from cloudtrain.targets.common.compiling import Problems, arguments_of, option_problems, resolve_text
+from cloudtrain.targets.common.compiling import Problems, option_problems, paths_in, program_of, variables_of
 from cloudtrain.targets.common.launch import LocalAccount, local_plan
-from cloudtrain.targets.common.launchers import OPEN_MPI, loopback_variables
-from cloudtrain.targets.common.scaling import MOST_TASKS, JobSize, gpu_share, local_size, local_tasks
+from cloudtrain.targets.common.launchers import OPEN_MPI, direct_argv, loopback_variables
+from cloudtrain.targets.common.scaling import MOST_TASKS, JobSize, gpu_share, local_size, local_tasks, without_path
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, StartedProcess
 from cloudtrain.targets.local.settings import Local
 
@@ -39,7 +40,7 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
     if job.distribution.type == "tensorflow":
         problems += _task_problems(job, target, account)
     plan = None if problems else _plan(job, target, context)  # an input without a path here has a made-up one
-    problems += _input_problems(job)
+    problems += [without_path(name) for name, item in job.inputs.items() if item.local is None]
     problems.refuse(plan)
     assert plan is not None
     return plan
@@ -88,51 +89,24 @@ class _RunLayout:
         self.target = target
         self.account: LocalAccount = context.account
         self.name = context.run_name
-        self.run_dir = run_dir = self.account.run_dir(context.run_name)
-        self.code_dir = f"{run_dir}/code"
+        self.run_dir = self.account.run_dir(context.run_name)
+        self.code_dir = f"{self.run_dir}/code"
         self.python = target.python or self.account.python
         self.shape = local_size(job, target, self.account.machine)
-        self.paths = {f"inputs.{name}": item.local or f"{run_dir}/inputs/{name}" for name, item in job.inputs.items()}
-        """Maps references such as `inputs.train`, `outputs.model` and `checkpoint` to paths."""
-        self.paths["outputs.model"] = f"{run_dir}/model"
-        self.paths |= {
-            f"outputs.{name}": item.local or (f"{run_dir}/model" if name == "model" else f"{run_dir}/outputs/{name}")
-            for name, item in job.outputs.items()
-        }
-        self.paths["checkpoint"] = (job.checkpoint and job.checkpoint.local) or f"{run_dir}/checkpoint"
-
-    def program(self) -> list[str]:
-        if self.job.command is not None:
-            return ["bash", "-c", resolve_text(self.job.command, self.paths)]
-        assert self.job.entry_point is not None
-        shell = ["bash"] if self.job.entry_point.endswith(".sh") else []
-        return [*shell, *words_of_script(self.job.entry_point), *arguments_of(self.job, self.paths)]
-
-    def direct_program(self) -> list[str]:
-        program = self.program()
-        return [self.python, "-u", *program] if is_python(program[0]) else program
+        self.paths = paths_in(self.run_dir, job, DEFAULT_TARGET)
+        self.program = program_of(job, self.paths)
+        self.direct_program = direct_argv(self.program, self.python)
 
     def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
         """Return the variables that an instance's processes get in addition to the submitter's own. `processes`: the
         number of all processes on this machine. `ranks`: whether they communicate through torch or MPI."""
-        variables = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
+        variables = variables_of(self.job, self.paths, self.run_dir, self.name)
         python_path = variables.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
         env = {
-            "CLOUDTRAIN_CHECKPOINT_DIR": self.paths["checkpoint"],
-            "CLOUDTRAIN_MODEL_DIR": self.paths["outputs.model"],
-            "CLOUDTRAIN_RUN_DIR": self.run_dir,
-            "CLOUDTRAIN_RUN_NAME": self.name,
             **(loopback_variables(self.account.loopback) if ranks else {}),
             "OMP_NUM_THREADS": str(max(1, self.account.machine.cpus // processes)),
             "PYTHONPATH": f"{self.code_dir}:{python_path}" if python_path else self.code_dir,
-            "PYTHONUNBUFFERED": "1",
         }
-        if self.job.checkpoint:
-            env["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(self.job.checkpoint.keep)
-        for reference, path in self.paths.items():
-            kind, _, name = reference.partition(".")
-            if name:
-                env[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
         instances = self.shape.instances
         share = gpu_share(self.account.machine.gpu_ids, instances, instance)
         if share and (instances > 1 or self.target.gpus is not None):
@@ -140,58 +114,80 @@ class _RunLayout:
         return dict(sorted((env | variables).items()))
 
 
+SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""The agent's variable with the time in seconds that ranks have to exit after it passes on SIGTERM; default: 30. The
+flag `--shutdown-timeout` is not used, because older versions of torch refuse it."""
+
+
 def _torchrun(run: _RunLayout) -> _Launch:
-    shape, program = run.shape, run.program()
-    processes = tuple(
-        Process(
-            instance=instance,
-            role="torchrun",
-            argv=tuple(
-                launchers.agent_argv(
-                    program,
-                    python=run.python,
-                    name=run.name,
-                    instance=instance,
-                    instance_count=shape.instances,
-                    processes_per_instance=shape.processes_per_instance,
-                    max_restarts=run.target.max_restarts,
-                    run_dir=run.run_dir,
-                )
-            ),
-            env=run.env(instance, processes=shape.world_size)
-            | {launchers.SHUTDOWN_TIMEOUT: str(run.target.grace_period)},
-        )
-        for instance in range(shape.instances)
-    )
+    """Return one agent of torchrun per instance (verified against torch 2.13, `torch/distributed/run.py`). The agents
+    meet through a file in the run's folder and the ranks through a store on loopback, so no port is open to the
+    network. Ranks are numbered in the order of the instances. They write their output to
+    `<log_dir>/<random>/attempt_<n>/<local rank>/stdout.log` and `stderr.log`."""
+    from cloudtrain.runtime.torchrun import BACKEND  # which only torchrun's jobs need
+
+    shape, program = run.shape, run.program
+
+    def agent(instance: int) -> Process:
+        argv = (
+            run.python, "-m", "cloudtrain.runtime.torchrun",
+            "--nnodes", str(shape.instances),
+            "--nproc-per-node", str(shape.processes_per_instance),
+            "--rdzv-backend", BACKEND,
+            "--rdzv-endpoint", f"{run.run_dir}/rendezvous",
+            "--rdzv-id", run.name,
+            "--rdzv-conf", f"rank={instance}",
+            "--max-restarts", str(run.target.max_restarts),
+            "--redirects", "3",
+            "--log-dir", f"{run.run_dir}/logs/instance_{instance}",
+            *([] if is_python(program[0]) else ["--no-python"]),
+            *guard_program(program),
+        )  # fmt: skip
+        env = run.env(instance, processes=shape.world_size) | {SHUTDOWN_TIMEOUT: str(run.target.grace_period)}
+        return Process(instance, "torchrun", argv, env)
+
     ranks = launchers.torchrun_ranks(
         program,
         python=run.python,
         instance_count=shape.instances,
         processes_per_instance=shape.processes_per_instance,
     )
-    return _Launch("torchrun", shape, processes, (ranks,))
+    return _Launch("torchrun", shape, tuple(map(agent, range(shape.instances))), (ranks,))
+
+
+RENDEZVOUS_PORT = "${{ports.rendezvous}}"
+"""Replaced at start by a free port. This is the only part of a local run that a plan cannot know."""
 
 
 def _fork(run: _RunLayout) -> _Launch:
-    shape, program = run.shape, run.program()
-    restarts = run.target.max_restarts
-    argv = launchers.launcher_argv(
-        program,
-        python=run.python,
-        instance_count=shape.instances,
-        processes_per_instance=shape.processes_per_instance,
-        max_restarts=restarts,
-        grace_period=run.target.grace_period,
-        log_dir=f"{run.run_dir}/logs",
-    )
-    process = Process(instance=0, role="fork", argv=tuple(argv), env=run.env(0, processes=shape.world_size))
-    ranks = launchers.fork_ranks(
-        program,
-        instance_count=shape.instances,
-        processes_per_instance=shape.processes_per_instance,
-        max_restarts=restarts,
-    )
-    return _Launch("fork", shape, (process,), (ranks,), ("rendezvous",))
+    """Return the launcher that forks the ranks of all simulated instances, so that torch is imported once and a restart
+    affects all ranks. See `cloudtrain.runtime.fork_launcher`."""
+    shape, program, settings = run.shape, run.program, run.target
+    argv = (
+        run.python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
+        "--instances", str(shape.instances),
+        "--processes-per-instance", str(shape.processes_per_instance),
+        "--master-port", RENDEZVOUS_PORT,
+        "--max-restarts", str(settings.max_restarts),
+        "--grace-period", str(settings.grace_period),
+        "--log-dir", f"{run.run_dir}/logs",
+        *program,
+    )  # fmt: skip
+
+    def rank(number: int) -> Process:
+        env = rank_environment(
+            number,
+            instances=shape.instances,
+            processes_per_instance=shape.processes_per_instance,
+            master_port=RENDEZVOUS_PORT,
+            max_restarts=settings.max_restarts,
+        )
+        instance, local_rank = divmod(number, shape.processes_per_instance)
+        return Process(instance, "rank", tuple(program), env, number, local_rank)
+
+    launcher = Process(0, "fork", argv, run.env(0, processes=shape.world_size))
+    ranks = Alike("rank", tuple((number, shape.processes_per_instance) for number in range(shape.instances)), rank)
+    return _Launch("fork", shape, (launcher,), (ranks,), ("rendezvous",))
 
 
 def _mpirun(run: _RunLayout) -> _Launch:
@@ -199,51 +195,48 @@ def _mpirun(run: _RunLayout) -> _Launch:
     ranks on several instances."""
     shape = JobSize(1, run.shape.world_size)
     assert run.account.mpirun is not None
-    program = run.direct_program()
+    program = run.direct_program
     distribution = run.job.distribution
     options = distribution.options if isinstance(distribution, MPI | Horovod) else ""
     rank = launchers.redirected(program, f"{run.run_dir}/logs/instance_0")
     argv = [run.account.mpirun, *mpirun_options(shape.world_size, options), *rank]
     env = dict(sorted((OPEN_MPI | run.env(0, processes=shape.world_size)).items()))
-    process = Process(instance=0, role="mpirun", argv=tuple(argv), env=env)
+    process = Process(0, "mpirun", tuple(argv), env)
     ranks = launchers.mpirun_ranks(program, processes=shape.world_size)
     return _Launch("mpirun", shape, (process,), (ranks,), signal="ranks")
 
 
 def _tensorflow(run: _RunLayout) -> _Launch:
+    """Return the tasks. Each is on loopback at a port that is chosen at start, and its `TF_CONFIG` has the addresses of
+    all tasks."""
     workers, servers = local_tasks(run.job, run.target, run.account.machine)
-    tasks = launchers.tasks(workers=workers, parameter_servers=servers)
-    processes = tuple(
-        Process(
-            instance=rank,
-            role=task,
-            rank=rank,
-            local_rank=0,
-            argv=tuple(run.direct_program()),
-            env=run.env(rank, processes=len(tasks), ranks=False) | {"TF_CONFIG": config},
-        )
-        for rank, ((task, _), config) in enumerate(zip(tasks, launchers.tf_configs(tasks), strict=True))
-    )
-    ports = tuple(launchers.port_name(task, index) for task, index in tasks)
-    finishes = ("chief",) if servers else ()
+    tasks = launchers.tasks(workers, servers)
+    ports = tuple(f"{kind}_{index}" for kind, index in tasks)
+    cluster: dict[str, list[str]] = {}
+    for (kind, _), port in zip(tasks, ports, strict=True):
+        cluster.setdefault(kind, []).append("127.0.0.1:${{ports." + port + "}}")
+    head = canonical_json({"cluster": cluster, "environment": "cloud"})
+
+    def process(rank: int) -> Process:
+        kind, index = tasks[rank]
+        own = canonical_json({"task": {"index": index, "type": kind}})
+        env = run.env(rank, processes=len(tasks), ranks=False) | {"TF_CONFIG": f"{head[:-1]},{own[1:]}"}
+        return Process(rank, kind, tuple(run.direct_program), env, rank, 0)
+
+    processes, finishes = tuple(map(process, range(len(tasks)))), ("chief",) if servers else ()
     return _Launch("processes", JobSize(len(tasks), 1), processes, ports=ports, finishes=finishes)
 
 
 def _single(run: _RunLayout) -> _Launch:
     """Return one process per instance. If the process is a shell, signals go to its whole process group, because a
     shell does not forward signals."""
-    shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program())
-    processes = tuple(
-        Process(
-            instance=instance,
-            role="process",
-            rank=instance,
-            local_rank=0,
-            argv=program,
-            env=run.env(instance, processes=shape.world_size, ranks=False),
-        )
-        for instance in range(shape.instances)
-    )
+    shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program)
+
+    def process(instance: int) -> Process:
+        env = run.env(instance, processes=shape.world_size, ranks=False)
+        return Process(instance, "process", program, env, instance, 0)
+
+    processes = tuple(map(process, range(shape.instances)))
     signal = "group" if program[0] == "bash" else "leader"
     return _Launch("processes", shape, processes, signal=signal)
 
@@ -260,19 +253,6 @@ _LAUNCHERS: dict[str, Callable[[_RunLayout], _Launch]] = {
 
 def _launcher_of(job: TrainingJob) -> str:
     return "torchrun" if job.distribution.type == "smddp" else launcher_of(job.distribution)
-
-
-def _input_problems(job: TrainingJob) -> list[Problem]:
-    return [
-        Problem(
-            ("inputs", name),
-            f"input `{name}` has no path on this machine",
-            f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`",
-            code="CT032",
-        )
-        for name, item in job.inputs.items()
-        if item.local is None
-    ]
 
 
 def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Iterator[Problem]:
@@ -327,7 +307,7 @@ def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
         ("target", f"local ({run.account.machine})"),
         ("instances", instances),
         ("processes", f"{shape.world_size}" + (f" ({shape})" if shape.instances > 1 else "")),
-        ("distribution", f"{job.distribution.type} through {_LAUNCHER_WORDS[launch.name]}"),
+        ("distribution", f"{job.distribution.type} through {_LAUNCHER_WORDS.get(launch.name, launch.name)}"),
         ("script", job.entry_point or job.command or ""),
         ("checkpoint", run.paths["checkpoint"]),
         ("run folder", run.run_dir),
@@ -337,9 +317,4 @@ def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
     return pairs
 
 
-_LAUNCHER_WORDS = {
-    "torchrun": "torchrun",
-    "fork": "forks of one process",
-    "mpirun": "mpirun",
-    "processes": "direct processes",
-}
+_LAUNCHER_WORDS = {"fork": "forks of one process", "processes": "direct processes"}

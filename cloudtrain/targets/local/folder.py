@@ -17,16 +17,14 @@ If the lock is free and the state is not final, the supervisor has died. See `ve
 """
 
 # Paths are strings here, because this module must start and poll quickly.
-# ruff: noqa: PTH100, PTH105, PTH108, PTH116, PTH120, PTH123
+# ruff: noqa: PTH100, PTH116, PTH120, PTH123
 from __future__ import annotations
 
 import json
 import os
 import sys
-from _thread import get_native_id  # threading's, without importing threading
-from contextlib import suppress
 
-from cloudtrain.system.private import open_private
+from cloudtrain.system.private import replace_private
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -99,17 +97,10 @@ class RunFolder:
     def write_status(self, status: dict[str, Any]) -> None:
         """Replace the status file in one atomic step. On a full disk, overwrite the old file with a short status, which
         needs no additional space. Raises `OSError` if even that cannot be written."""
-        temporary = f"{self.status}.{os.getpid()}.{get_native_id()}"
+        is_final = status["state"] in FINAL  # after a power failure, nobody would write it again
         try:
-            with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
-                file.write(json.dumps(status).encode())
-                if status["state"] in FINAL:
-                    file.flush()
-                    os.fsync(file.fileno())  # after a power failure, nobody would write it again
-            os.replace(temporary, self.status)
+            replace_private(self.status, json.dumps(status).encode(), sync=is_final)
         except OSError:
-            with suppress(OSError):
-                os.unlink(temporary)
             self._write_short(status)
 
     def _write_short(self, status: dict[str, Any]) -> None:

@@ -7,11 +7,8 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Iterable
 from importlib import metadata
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str | None]:

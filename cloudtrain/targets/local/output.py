@@ -59,11 +59,8 @@ class LineSplitter:
         self.pending = data[end:]
         if b"\r" in self.pending:
             lines += self._progress(now)
-        while len(self.pending) > LONGEST:
-            cut = _boundary(self.pending, LONGEST)
-            lines.append(self.pending[:cut].decode("utf-8", "replace"))
-            self.pending = self.pending[cut:]
-        return lines
+        *pieces, self.pending = _pieces(self.pending)
+        return lines + [piece.decode("utf-8", "replace") for piece in pieces]
 
     def flush(self) -> list[str]:
         """At the end of the stream, return the incomplete last line as a list; empty if there is none."""
@@ -87,30 +84,20 @@ def _texts(data: bytes) -> list[str]:
     if b"\r" in data:
         lines = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
     if len(data) > LONGEST and max(map(len, lines)) > LONGEST // 4:
-        return [piece for line in lines for piece in _pieces(line)]
+        return [piece.decode("utf-8", "replace") for line in lines for piece in _pieces(line.encode())]
     return lines
 
 
-def _pieces(line: str) -> list[str]:
-    data = line.encode()
-    if len(data) <= LONGEST:
-        return [line]
+def _pieces(data: bytes) -> list[bytes]:
+    """Cut `data` into pieces that are not too long. A cut is where a UTF-8 character begins."""
     pieces = []
-    while data:
-        cut = _boundary(data, LONGEST)
-        pieces.append(data[:cut].decode("utf-8", "replace"))
+    while len(data) > LONGEST:
+        cut = LONGEST
+        while cut > LONGEST - 3 and data[cut] & 0xC0 == 0x80:
+            cut -= 1
+        pieces.append(data[:cut])
         data = data[cut:]
-    return pieces
-
-
-def _boundary(data: bytes, limit: int) -> int:
-    """Return the last position up to `limit` at which a UTF-8 character begins."""
-    if len(data) <= limit:
-        return len(data)
-    cut = limit
-    while cut > limit - 3 and data[cut] & 0xC0 == 0x80:
-        cut -= 1
-    return cut
+    return [*pieces, data]
 
 
 # The files that receive the output of a run's processes, and which process writes each file.

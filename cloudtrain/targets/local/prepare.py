@@ -9,8 +9,8 @@ import os
 import random
 import re
 
+from cloudtrain.runtime.hardware import VISIBLE, gpu_ids, visible_ids
 from cloudtrain.system.private import UMASK, open_private
-from cloudtrain.targets.common.gpus import VISIBLE, gpu_ids, visible_ids
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ class Ports:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._sockets: list[socket.socket] = []
-        self.numbers: dict[str, int] = {}
-        for name in names:
-            self.numbers[name] = self._take()
+        self.numbers = {name: self._take() for name in names}
 
     def release(self) -> None:
         for sock in self._sockets:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
 from cloudtrain.targets.local.output import STREAMS, launched_log, rank_folders
 
@@ -29,17 +30,14 @@ if TYPE_CHECKING:
 HAS_PROC = os.path.exists("/proc/self/environ")
 
 
-class Stat:
+class Stat(NamedTuple):
     """The entry of one process in the process table. `wait_status` is the status that `wait` would return, for a zombie
     on Linux; otherwise None."""
 
-    __slots__ = ("is_zombie", "parent", "session", "wait_status")
-
-    def __init__(self, parent: int, session: int, is_zombie: bool, wait_status: int | None = None) -> None:
-        self.parent = parent
-        self.session = session
-        self.is_zombie = is_zombie
-        self.wait_status = wait_status
+    parent: int
+    session: int
+    is_zombie: bool
+    wait_status: int | None = None
 
 
 def processes() -> list[int]:

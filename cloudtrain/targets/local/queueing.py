@@ -12,24 +12,21 @@ dies before it writes, these supervisors find the old table and make the change 
 """
 
 # Paths are strings here, because this module must start and poll quickly.
-# ruff: noqa: PTH105, PTH110, PTH120, PTH123
+# ruff: noqa: PTH110, PTH120, PTH123
 from __future__ import annotations
 
 import fcntl
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from cloudtrain.system.private import make_private_folder, open_private
+from cloudtrain.system.private import make_private_folder, open_private, replace_private
 from cloudtrain.system.processes import is_held
 from cloudtrain.targets.local.folder import FINAL, RunFolder
-
-TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 # The order of the queue: which runs wait, which GPUs or CPU slots each started run holds, and which run starts next.
 #
@@ -76,9 +73,6 @@ class QueueOrder:
             [Held(**{**one, "gpus": tuple(one["gpus"])}) for one in data["held"]],
             list(data["dropped"]),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def place_of(self, run: str) -> int | None:
         """Return a run's position among the waiting runs, starting at 1; None if the run is not waiting."""
@@ -228,25 +222,19 @@ class Queue:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             order = self.read()
-            before, watched_before = order.to_json(), order.watched()
+            before, watched_before = asdict(order), order.watched()
             order.forget(self.is_over)
             how(order)
             order.grant(time.time())
-            after = order.to_json()
+            after = asdict(order)
             if after != before:
                 watched = order.watched()
                 for run in [run for run, runs in watched_before.items() if watched.get(run) != runs]:
                     self._wake(run)
-                self._write(json.dumps(after).encode())
+                replace_private(self._table, json.dumps(after).encode())
             return order
         finally:
             os.close(lock)
-
-    def _write(self, content: bytes) -> None:
-        new = f"{self._table}.new"
-        with os.fdopen(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
-            file.write(content)
-        os.replace(new, self._table)
 
     def _wake(self, run: str) -> None:
         """A dead supervisor is left alone. If its FIFO is full, the bytes already in it will wake it."""

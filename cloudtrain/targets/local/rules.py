@@ -23,7 +23,8 @@ from cloudtrain.rules.engine import IMAGE, Fault, KeysOf, Reading, Subject, Valu
 from cloudtrain.rules.facts import DataPlace, declared_places
 from cloudtrain.system.files import why_missing
 from cloudtrain.system.plugins import target_names
-from cloudtrain.targets.common.scaling import local_size, requested_size, requested_tasks
+from cloudtrain.targets.common.launchers import requested_tasks
+from cloudtrain.targets.common.scaling import local_size, requested_size
 from cloudtrain.targets.common.specification import LaunchSpecification
 from cloudtrain.targets.contract import Contents
 from cloudtrain.targets.local import interpreter

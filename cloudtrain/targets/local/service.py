@@ -15,38 +15,39 @@ from typing import Any
 
 from cloudtrain.code.unpack import unpack
 from cloudtrain.errors import CloudtrainError, NameTaken, RunNotFound, TargetError, TargetUnreachable, UsageError
-from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.plan import Finding, Plan, Upload
+from cloudtrain.plans.plan import Plan, Upload
 from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunState, RunStatus
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.system.files import KEPT
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.system.private import make_private_folder, make_state_folder, write_once
 from cloudtrain.system.processes import ProcessLock, is_held, last_line, start_detached, tell
+from cloudtrain.targets.common import services
 from cloudtrain.targets.common.archives import copy_places, put_archive, unpacked
 from cloudtrain.targets.common.launch import host_name
 from cloudtrain.targets.common.specification import LaunchSpecification, QueueNeed
-from cloudtrain.targets.contract import BundleWriter, ByteProgress
+from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.local.folder import FINAL, QUEUED, RunFolder, command, run_folder
 from cloudtrain.targets.local.processes import RUN_DIR, is_folder_in_use
 from cloudtrain.targets.local.queueing import Held, Queue, QueueOrder, Waiting
-from cloudtrain.targets.local.settings import Local
 
 # Read a run's journal for `logs`, starting at a byte offset. Each call continues where the previous call stopped.
 
 _CHUNK = 1 << 20
 
 
-class JournalReader:
-    """Reads the complete records of a journal. A record that is still being written is read by the next call."""
+class JournalReader(services.Log):
+    """Reads the complete records of a journal, of one rank or of all. A record that is still being written is read by
+    the next call."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rank: int | None = None) -> None:
         self._path = path
+        self._rank = rank
         self._offset = 0
 
-    def new_lines(self, rank: int | None = None) -> Iterator[LogLine]:
-        """Yield the lines written since the last call, of one rank or of all."""
-        mark = None if rank is None else f'"rank": {rank}, "stream"'.encode()
+    def new_lines(self) -> Iterator[LogLine]:
+        """Yield the lines written since the last call."""
+        mark = None if self._rank is None else f'"rank": {self._rank}, "stream"'.encode()
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -162,8 +163,8 @@ def _resources_of(holder: Held) -> str:
     return f"{holder.slots} CPU slot{'s' if holder.slots > 1 else ''}"
 
 
-_FOLLOW_EVERY = 0.05
-"""Seconds between two reads of a followed run's output."""
+PACE = services.Pace(every=0.05, per_stream=0.0, settle=0.0)
+"""How often the output of a followed run is read. It is complete when the run has ended."""
 
 _NOT_INHERITED = (
     "RANK LOCAL_RANK GROUP_RANK NODE_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
@@ -174,7 +175,7 @@ _NOT_INHERITED_PREFIXES = ("CLOUDTRAIN_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PR
 so a new run does not inherit them."""
 
 
-class LocalService:
+class LocalService(Service):
     """Keeps all data in files below `state_dir`."""
 
     in_flight = 0.0
@@ -183,12 +184,6 @@ class LocalService:
     def __init__(self, state_dir: Path, *, environ: Mapping[str, str]) -> None:
         self._state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as the plan will write it
         self._environ = environ
-
-    def check(self, job: TrainingJob, settings: Local, plan: Plan) -> list[Finding]:  # noqa: ARG002 - required by Service
-        return []
-
-    def can_check(self, settings: Local) -> bool:  # noqa: ARG002 - required by Service
-        return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
         """Also builds the job's environment, if the job needs one."""
@@ -237,15 +232,12 @@ class LocalService:
         return self._ref(plan.run_name)
 
     def has(self, ref: RunRef) -> bool:
-        return self._has(ref.name)
+        if not ref.name or "/" in ref.name or ref.name in (".", ".."):
+            return False
+        return _is_taken_over(self._folder(ref.name))
 
     def withdraw(self, ref: RunRef) -> bool:
         return withdraw(self._folder(ref.name))
-
-    def _has(self, run_name: str) -> bool:
-        if not run_name or "/" in run_name or run_name in (".", ".."):
-            return False
-        return _is_taken_over(self._folder(run_name))
 
     def status(self, ref: RunRef) -> RunStatus:
         """Return the status of the run. If its supervisor has died, finish the run first."""
@@ -273,30 +265,10 @@ class LocalService:
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
         folder = self._folder_of(ref)
-        lines = self._lines(ref, folder, follow=follow, rank=rank, on_status=on_status)
+        reader = JournalReader(Path(folder.journal), rank)
+        now = lambda: replace(self.status(ref), steps=steps_of(folder))  # noqa: E731
+        lines = services.follow(reader, now, on_status, PACE, to_end=follow)
         return lines if instance is None else (line for line in lines if line.instance == instance)
-
-    def _lines(
-        self,
-        ref: RunRef,
-        folder: RunFolder,
-        *,
-        follow: bool,
-        rank: int | None,
-        on_status: Callable[[RunStatus], None] | None,
-    ) -> Iterator[LogLine]:
-        reader, previous = JournalReader(Path(folder.journal)), None
-        while True:
-            status = self.status(ref)  # before the journal, which is complete when the status is final
-            if on_status is not None:
-                status = replace(status, steps=steps_of(folder))
-                if status != previous:
-                    on_status(status)
-                    previous = status
-            yield from reader.new_lines(rank)
-            if status.state.is_final or not follow:
-                return
-            time.sleep(_FOLLOW_EVERY)
 
     def stop(self, ref: RunRef) -> None:
         status = self._status(self._folder_of(ref))
@@ -359,10 +331,9 @@ class LocalService:
                 start_time = os.stat(f"{entry.path}/launch.json").st_mtime_ns  # noqa: PTH116 - thousands of runs
             except OSError:
                 continue
-            if self._has(entry.name):
-                runs.append((start_time, entry.name))
+            runs.append((start_time, entry.name))
         for _, name in sorted(runs, reverse=True):
-            with suppress(RunNotFound):  # removed meanwhile
+            with suppress(RunNotFound):  # removed meanwhile, or no supervisor has taken it over
                 yield ListedRun(self._ref(name), self.status(self._ref(name)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
@@ -394,7 +365,7 @@ class LocalService:
         if ref.place != host_name():
             hint = f"log in to `{ref.place}` and run the command there"
             raise RunNotFound(f"the run `{ref.name}` belongs to the machine `{ref.place}`", hint=hint, code="CT934")
-        if not self._has(ref.name):
+        if not self.has(ref):
             raise RunNotFound(f"this machine has no run `{ref.name}`", hint="`cloudtrain ps` lists the runs")
         return self._folder(ref.name)
 
@@ -440,10 +411,7 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
     """Start a supervisor with the further arguments `how`. Return when this supervisor, or another one for the
     same run, has taken over. If the run must wait, it has entered the queue by that time."""
-
-    def argv(ready: int) -> list[str]:
-        return command("supervisor", folder.path, str(ready), *how)
-
+    argv = lambda ready: command("supervisor", folder.path, str(ready), *how)  # noqa: E731
     if not start_detached(argv, folder.log, env=environ, cwd=folder.path):
         message = f"the supervisor did not start: {last_line(folder.log) or 'it wrote no message'}"
         raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")

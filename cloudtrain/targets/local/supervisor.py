@@ -65,16 +65,17 @@ _SOON = ("output", "processes", "verdict")
 """Modules that a run imports when it starts. A waiting run imports them while it waits."""
 
 
-class CannotStart(Exception):
-    """The run's processes cannot be started. The message becomes the reason in the run's status."""
+class NotStarted(Exception):
+    """The run ends before its processes have started: in the state `failed`, or `stopped` if a run that it waited for
+    did not succeed. The message becomes the reason in the run's status."""
+
+    def __init__(self, reason: str, state: str = "failed") -> None:
+        super().__init__(reason)
+        self.state = state
 
 
 class FolderGone(BaseException):
     """The run's folder was removed, or another folder took its place."""
-
-
-class Cancelled(Exception):
-    """A run that this run waited for did not succeed. The message becomes the reason in the run's status."""
 
 
 _ENDED = {"failed": "failed", "stopped": "was stopped", "lost": "was lost", "gone": "is gone"}
@@ -158,10 +159,8 @@ class Supervisor:
             self._start()
             self._watch()
             self._conclude()
-        except CannotStart as error:
-            self._close("failed", reason=str(error))
-        except Cancelled as error:
-            self._close("stopped", reason=str(error))
+        except NotStarted as error:
+            self._close(error.state, reason=str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, no process may be left and the run must end
             import traceback
 
@@ -175,7 +174,7 @@ class Supervisor:
         """Return False if the run is asked to stop. The code is unpacked first, so that the bundle may be removed while
         the run waits, and the run starts at once."""
         if self._not_queued is not None:
-            raise CannotStart(self._not_queued)
+            raise NotStarted(self._not_queued)
         self._prepare()
         if self.spec.after:
             if not self._wait_for_runs():
@@ -184,22 +183,20 @@ class Supervisor:
                 self._stand_in_queue()
         for name in _SOON:
             import_module(f"{__package__}.{name}")
-        if self._place is None:
-            self._publish(state="preparing", started=time.time(), reason=None)
-            return not self._asked_to_stop
-        gpus = self._place.wait(self._must_stop)
-        if gpus is None:
-            return False
-        self._gpus = gpus
+        if self._place is not None:
+            gpus = self._place.wait(self._must_stop)
+            if gpus is None:
+                return False
+            self._gpus = gpus
         self._publish(state="preparing", started=time.time(), reason=None)
-        return True
+        return self._place is not None or not self._asked_to_stop
 
     def _must_stop(self) -> bool:
         self._check_folder()
         return self._asked_to_stop
 
     def _wait_for_runs(self) -> bool:
-        """Return False if this run is asked to stop. Raises `Cancelled` if one of the runs did not succeed."""
+        """Return False if this run is asked to stop. Raises `NotStarted` if one of the runs did not succeed."""
         from cloudtrain.targets.local.waiting import wait_for_end
 
         for name in self.spec.after:
@@ -207,7 +204,7 @@ class Supervisor:
             if state is None:
                 return False
             if state != "succeeded":
-                raise Cancelled(f"cancelled: it waited for `{name}`, which {_ENDED.get(state, state)}")
+                raise NotStarted(f"cancelled: it waited for `{name}`, which {_ENDED.get(state, state)}", "stopped")
         return True
 
     # preparing
@@ -221,7 +218,7 @@ class Supervisor:
             prepare.make_files(self.spec)
             prepare.unpack_code(self.spec, self.folder.unpacked)
         except Exception as error:
-            raise CannotStart(f"could not prepare the run: {_words(error)}") from error
+            raise NotStarted(f"could not prepare the run: {_words(error)}") from error
 
     def _start(self) -> None:
         from cloudtrain.targets.local import prepare
@@ -231,7 +228,7 @@ class Supervisor:
         try:
             prepare.link_shares(self.spec)
         except Exception as error:
-            raise CannotStart(f"could not prepare the run: {_words(error)}") from error
+            raise NotStarted(f"could not prepare the run: {_words(error)}") from error
         from cloudtrain.targets.local.output import RunOutput
         from cloudtrain.targets.local.processes import TOKEN, Exits, RankTable
         from cloudtrain.targets.local.verdict import Deaths
@@ -267,7 +264,7 @@ class Supervisor:
         try:
             secrets = next(values for environment in environments if (values := resolved(environment)))
         except SetupError as error:
-            raise CannotStart(f"{error.message}; {error.hint}" if error.hint else error.message) from None
+            raise NotStarted(f"{error.message}; {error.hint}" if error.hint else error.message) from None
         for environment in environments:
             environment.update(secrets)
         self.output.hidden = forms_of(secrets)
@@ -302,7 +299,7 @@ class Supervisor:
                 umask=self.umask,
             )
         except OSError as error:
-            raise CannotStart(f"could not start `{argv[0]}`: {error.strerror}") from error
+            raise NotStarted(f"could not start `{argv[0]}`: {error.strerror}") from error
         self.launched.append(item)
         self.exits.add(item.pid)
         self._tell_guard(f"+{item.pid}")

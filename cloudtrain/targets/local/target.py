@@ -52,7 +52,7 @@ class LocalTarget(Target):
 
         machine = launch.this_machine(environ)
         if settings.gpus is not None:
-            from cloudtrain.targets.common.gpus import chosen_gpus
+            from cloudtrain.runtime.hardware import chosen_gpus
 
             machine = machine._replace(gpu_ids=chosen_gpus(settings.gpus, environ))
         return launch.LocalAccount(
@@ -66,19 +66,9 @@ class LocalTarget(Target):
         )
 
     def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> Plan:
-        from cloudtrain.targets.local import variants
+        from cloudtrain.targets.local.variants import compile_here
 
-        environment = variants.environment_of(job, settings, context)
-        if environment is None:
-            plan = variants.compile_job(job, settings, context)
-        else:
-            own = variants.settings_in(environment, settings)
-            plan = variants.plan_with(environment, variants.compile_job(job, own, context))
-        if settings.queue:
-            plan = variants.queue_plan(plan, job, settings, context.account)
-        if context.after:
-            plan = variants.plan_after(plan, context.after)
-        return plan
+        return compile_here(job, settings, context)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> LocalService:
         from cloudtrain.targets.local.service import LocalService

@@ -12,15 +12,15 @@ folder of an output, just as they write to the same S3 prefix on SageMaker.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.runtime.hardware import VISIBLE, visible_ids
 from cloudtrain.targets.common.compiling import Problems, environment_key
-from cloudtrain.targets.common.gpus import VISIBLE, visible_ids
 from cloudtrain.targets.common.launch import LocalAccount, local_outputs
 from cloudtrain.targets.common.specification import (
     BuiltEnvironment,
@@ -39,14 +39,31 @@ _ONLY_TRAINING = ("distribution", "checkpoint")
 """Lines of the summary that do not apply to a processing job."""
 
 
-def compile_job(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
+def compile_here(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
+    """Return the plan of a job on this machine, with the environment to build, and with what the run waits for: its
+    place in the queue, and other runs. `context.account` is a `LocalAccount`."""
+    environment = _environment(job, settings, context)
+    own = settings
+    if environment is not None:
+        own = settings.model_copy(update={"python": f"{environment.folder}/bin/python"})
     if isinstance(job, TrainingJob):
-        return compile_local(job, settings, context)
-    return compile_local_processing(job, settings, context)
+        plan = compile_local(job, own, context)
+    else:
+        plan = _compile_processing(job, own, context)
+    if environment is not None:
+        words = f"{environment.folder}\n`{environment.requirements}` on top of what `{environment.python}` has"
+        request: dict[str, Any] = {**plan.request, "environment": asdict(environment)}
+        plan = replace(plan, request=request, summary=(*plan.summary, ("environment", words)))
+    if settings.queue:
+        plan = _queue_plan(plan, job, settings, context.account)
+    if context.after:
+        specification = replace(LaunchSpecification.from_json(plan.request), after=context.after)
+        summary = (*plan.summary, ("waits for", ", ".join(context.after)))
+        plan = replace(plan, request=specification.to_json(), summary=summary)
+    return plan
 
 
-def compile_local_processing(job: ProcessingJob, target: Local, context: CompileContext) -> Plan:
-    """Return the plan of a processing job on this machine. `context.account` is a `LocalAccount`."""
+def _compile_processing(job: ProcessingJob, target: Local, context: CompileContext) -> Plan:
     problems, view = Problems(), job.view
     if target.emulate is not None:
         message = f"`--emulate {target.emulate}` emulates training jobs only, and this is a processing job"
@@ -116,10 +133,10 @@ def _with_paths(process: Process, shares: Mapping[str, str], count: int) -> Proc
     return replace(process, argv=tuple(map(fill, process.argv)), env=dict(sorted(env.items())))
 
 
-# Plans of runs that wait in this machine's queue for GPUs or CPU slots, or that wait for other runs.
+# Plans of runs that wait in this machine's queue for GPUs or CPU slots.
 
 
-def queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) -> Plan:
+def _queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) -> Plan:
     """Return the plan with the GPUs or CPU slots that the run waits for in the queue. CUDA_VISIBLE_DEVICES gets a
     placeholder, unless the job sets the variable. The supervisor replaces it when the queue gives the run its GPUs."""
     specification = LaunchSpecification.from_json(plan.request)
@@ -136,12 +153,6 @@ def queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) 
     first = f", priority {need.priority}" if need.priority else ""
     summary = (*plan.summary, ("queue", f"waits for {need}{first}"))
     return replace(plan, request=specification.to_json(), processes=processes, summary=summary)
-
-
-def plan_after(plan: Plan, runs: tuple[str, ...]) -> Plan:
-    summary = (*plan.summary, ("waits for", ", ".join(runs)))
-    specification = replace(LaunchSpecification.from_json(plan.request), after=runs)
-    return replace(plan, request=specification.to_json(), summary=summary)
 
 
 def _need(
@@ -199,10 +210,7 @@ def _with_share(env: dict[str, str], instance: int) -> dict[str, str]:
     return dict(sorted({**env, VISIBLE: f"${{{{gpus.{instance}}}}}"}.items()))
 
 
-# The environment that cloudtrain builds for a job's requirements: its folder and its entry in a plan.
-
-
-def environment_of(job: AnyJob, settings: Local, context: CompileContext) -> BuiltEnvironment | None:
+def _environment(job: AnyJob, settings: Local, context: CompileContext) -> BuiltEnvironment | None:
     """Return the environment to build for the job; None if the job uses the interpreter directly."""
     file = job.environment.requirements
     if not settings.build_environment or file is None or context.requirements is None:
@@ -210,13 +218,3 @@ def environment_of(job: AnyJob, settings: Local, context: CompileContext) -> Bui
     python, real = context.account.interpreter
     key = environment_key(python, real, context.requirements)
     return BuiltEnvironment(f"{context.account.state_dir}/environments/{key}", python, file)
-
-
-def settings_in(environment: BuiltEnvironment, settings: Local) -> Local:
-    return settings.model_copy(update={"python": f"{environment.folder}/bin/python"})
-
-
-def plan_with(environment: BuiltEnvironment, plan: Plan) -> Plan:
-    request: dict[str, Any] = {**plan.request, "environment": environment.to_json()}
-    words = f"{environment.folder}\n`{environment.requirements}` on top of what `{environment.python}` has"
-    return replace(plan, request=request, summary=(*plan.summary, ("environment", words)))

@@ -92,11 +92,11 @@ class Deaths:
             if code and attempt == newest:
                 is_first = self._spec.launcher == "mpirun" and rank in reports
                 role = process.role if isinstance(process, Launched) else "process"
-                deaths[rank] = Death(rank, process.instance, role, code, -1 if is_first else order, attempt)
+                deaths[rank] = Death(rank, process.instance, role, code, -1 if is_first else order)
         for order, (rank, (instance, code)) in enumerate(reports.items(), start=1):
             # A rank that ended before the supervisor saw it ended before the others; the last such rank is the cause.
             if rank not in deaths:
-                deaths[rank] = Death(rank, instance, "process", code, -order, newest)
+                deaths[rank] = Death(rank, instance, "process", code, -order)
         return list(deaths.values())
 
     def verdict(self, output: RunOutput, launches: list[Launched]) -> FailureReport:
@@ -133,15 +133,13 @@ class Deaths:
 
 
 class Death(NamedTuple):
-    """A rank that failed. `order`: its position among all ranks that ended. `attempt`: how often the rank had been
-    started when it failed."""
+    """A rank that failed. `order`: its position among all ranks that ended."""
 
     rank: int
     instance: int
     role: str
     exit_code: int
     order: int
-    attempt: int
 
 
 class FailureReport(NamedTuple):

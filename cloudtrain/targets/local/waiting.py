@@ -72,7 +72,10 @@ class QueuePlace:
                 if self._run in order.dropped:
                     return None
                 for run in self._sleep(order.watched()[self._run]):
-                    self._finish(run)
+                    try:
+                        finish(self._queue.run_dir(run))  # its supervisor died; so its GPUs or slots become free
+                    except OSError:
+                        time.sleep(_FULL_DISK_PAUSE)
             return None
         finally:
             self._watch(frozenset())
@@ -92,13 +95,6 @@ class QueuePlace:
             os.unlink(self._fifo)
         except OSError:
             return
-
-    def _finish(self, run: str) -> None:
-        """Finish a run whose supervisor died, so that its GPUs or slots become free."""
-        try:
-            finish(self._queue.run_dir(run))
-        except OSError:
-            time.sleep(_FULL_DISK_PAUSE)
 
     def _enter(self, order: QueueOrder) -> None:
         need = self._need

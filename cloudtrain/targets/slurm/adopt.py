@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.targets.adoption import BatchSettings
 
-_TEXTS = ("partition", "account", "qos", "constraint", "reservation")
-_FIELDS = frozenset("nodes time job-name gpus-per-node gpus-per-task gres ntasks-per-node ntasks".split())
-"""Options that become fields of the job."""
-
-_OWN = frozenset("output error open-mode signal parsable requeue no-requeue exclusive cpus-per-task".split())
-"""Options that cloudtrain sets itself, or that become other settings."""
-
-_REFUSED = {
-    "array": "a job is one run; to submit several, use `cloudtrain submit job.yaml --each hyperparameters.seed=1,2,3`",
-    "dependency": "it refers to job numbers, which cloudtrain does not use; wait for a run with `cloudtrain wait NAME`",
-    "export": "the job does not get variables of your shell; set them under `environment.variables`",
-    "chdir": "the script runs in the run's own copy of `source_dir`; name other data as inputs",
-    "comment": "cloudtrain finds the run by its comment; use `tags` for your own notes",
-}
+_TABLES = load_toml(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_TEXTS, _KNOWN, _REFUSED = _TABLES["texts"], _TABLES["known"], _TABLES["refused"]
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _WHOLE = "an exclusive job always has all memory of its nodes"
-
-_ABOUT_CONTAINERS = {
-    "container-workdir": "the script runs in the run's own copy of `source_dir`; name other data as inputs",
-    "container-mounts": "only a running shell knows the folders: write them as `mounts` under `[slurm]`",
-}
 
 _HEAD = ("Also set `shared_dir`, your folder that the login node and every node see, and `host`, the login node.",)
 
@@ -50,7 +35,7 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
     if setup:
         settings["setup"] = list(setup)
     memory = [name for name in _MEMORY if name in options] if "exclusive" in options else []
-    others = [name for name in options if name not in {*_TEXTS, *_FIELDS, *_OWN, *_REFUSED, *memory}]
+    others = [name for name in options if name not in {*_TEXTS, *_KNOWN, *_REFUSED, *memory}]
     extra = [f"--{name}={options[name]}" if options[name] else f"--{name}" for name in others if len(name) > 1]
     settings |= {"extra_sbatch": extra} if extra else {}
     lost = {f"--{name}": why for name, why in _REFUSED.items() if name in options}
@@ -71,7 +56,7 @@ def container_settings(options: Mapping[str, str]) -> BatchSettings | None:
     others = [name for name in options if "container" in name and name != "container-image"]
     adopted_options = ["container-mounts"] if "mounts" in settings else []
     lost = {
-        f"--{name}": _ABOUT_CONTAINERS.get(name, "no setting of a Slurm cluster says this about its containers")
+        f"--{name}": _TABLES["container"].get(name, "no setting of a Slurm cluster says this about its containers")
         for name in others
         if name not in adopted_options
     }

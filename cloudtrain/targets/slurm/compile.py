@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, Problem
@@ -56,10 +56,10 @@ def sbatch_options(run: ClusterRun) -> Options:
     settings, job = run.settings, run.job
     options: Options = {
         "job-name": run.context.run_name,
-        "comment": f"{COMMENT}{run.folder.path}",
+        "comment": f"{COMMENT}{run.folder}",
         "nodes": str(run.nodes),
         **_tasks(run),
-        "output": run.folder.output,
+        "output": f"{run.folder}/slurm.out",
         "open-mode": "append",
         "chdir": run.account.shared_dir,
         "export": "NIL",  # the run does not depend on variables of the submitting shell
@@ -239,7 +239,7 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
 
 
 def _plan(run: ClusterRun) -> Plan:
-    job, context, folder = run.job, run.context, run.folder
+    job, context = run.job, run.context
     batch = launch(run)
     options = _apply_overrides(sbatch_options(run), getattr(job, NAME + OVERRIDES, {}), job)
     words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
@@ -247,14 +247,14 @@ def _plan(run: ClusterRun) -> Plan:
     # `outputs.scores` is `outputs/scores` in the request, and `outputs.model` is `model`.
     outputs = {"model" if name == "outputs.model" else name.replace(".", "/", 1): places[name] for name in places}
     request = {
-        "argv": ["sbatch", "--parsable", *words, folder.script],
-        "folder": folder.path,
+        "argv": ["sbatch", "--parsable", *words, f"{run.folder}/job.sh"],
+        "folder": run.folder,
         "options": options,
         "outputs": outputs,
         "script": batch_script(run, batch),
     }
     if run.environment is not None:
-        request["environment"] = run.environment.to_json() | {"script": install_script(run, run.environment)}
+        request["environment"] = asdict(run.environment) | {"script": install_script(run, run.environment)}
     bundle = context.bundle
     first = batch.processes
     return Plan(
@@ -280,19 +280,18 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any], job: Traini
     for name, value in overrides.items():
         field = _OF_FIELDS.get(name) if name in options or name == "no-requeue" else None
         if is_fixed(name):
-            message = f"cloudtrain sets `{name}` itself, so you cannot change it"
-            problems.append(Problem((NAME + OVERRIDES, name), message, "remove it from the overrides", code="CT035"))
+            message, hint = f"cloudtrain sets `{name}` itself, so you cannot change it", "remove it from the overrides"
         elif field is not None and getattr(job, field) is not None and (value or None) != options.get(name):
             message, hint = f"`{name}` contradicts `{field}` of the job", f"remove one of `{name}` and `{field}`"
-            problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
         elif not (value is None or isinstance(value, str | int | bool)):
             message = f"`{name}` must be a single value for the option `--{name}`"
             hint = "write a text, a number or `true`"
-            problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
         elif not is_option(f"--{name}={'' if value is None else value}"):
             message = f"`{name}` is not a long option of sbatch with a value on one line"
             hint = "write a name from `sbatch --help` and its value, such as `nice: 100`"
-            problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
+        else:
+            continue
+        problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
     if problems:
         raise JobError(problems)
     result = options | {name: value if isinstance(value, bool) else str(value) for name, value in overrides.items()}
@@ -310,7 +309,7 @@ def _summary(run: ClusterRun, batch: BatchLaunch, options: Options) -> list[tupl
         ("distribution", f"{job.distribution.type} through {batch.title}"),
         ("script", job.entry_point or job.command or ""),
         ("checkpoint", run.paths["checkpoint"]),
-        ("run folder", run.folder.path),
+        ("run folder", run.folder),
     ]
     if run.image is not None:
         pairs.insert(2, ("image", f"{run.image} ({run.settings.container})"))

@@ -14,7 +14,6 @@ from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Finding, Plan
 from cloudtrain.rules.engine import declare_all, level_of
 from cloudtrain.targets.slurm.runner import Runner, find_errors
-from cloudtrain.targets.slurm.scripts import LOOK, NODES
 
 declare_all(Path(__file__).with_suffix(".toml"))
 
@@ -43,7 +42,7 @@ def check(runner: Runner, plan: Plan) -> list[Finding]:
     argv = [word for word in plan.request["argv"][:-1] if word != "--parsable"]
     script = str(plan.request["script"]).encode()
     try:
-        answer = runner.run(LOOK, shared_dir, *argv, stdin=script).decode("utf-8", "replace")
+        answer = runner.run("look", shared_dir, *argv, stdin=script).decode("utf-8", "replace")
     except TargetError as error:
         return [_finding("SL902", error.message, error.hint)]
     return list(_judge(answer.splitlines(), plan.request["options"], shared_dir))
@@ -118,10 +117,6 @@ def _limit_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> It
     if limit is not None and longest is not None and limit > longest:
         message = f"the job may run {format_duration(limit)}, but `{mine[0].name}` allows {format_duration(longest)}"
         yield _finding("SL905", message, f"write `max_runtime: {longest // 60}m` or less", ("max_runtime",))
-    yield from _gpu_findings(mine, options)
-
-
-def _gpu_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
     if not any(_has_resources(one, options) for one in mine):
         resources = sorted({one.gres for one in mine if parse_gres(one.gres)})
         has = f"its nodes have {', '.join(f'`{gres}`' for gres in resources) or 'none'}"
@@ -164,7 +159,7 @@ _IDLE = ("idle", "idle~", "idle#")
 
 
 def list_nodes(runner: Runner) -> list[NodeKind]:
-    kinds = parse_nodes(runner.run(NODES).decode("utf-8", "replace").splitlines())
+    kinds = parse_nodes(runner.run("nodes").decode("utf-8", "replace").splitlines())
     return sorted(kinds, key=lambda kind: (-kind.gpus, -kind.cpus, -kind.memory))
 
 

@@ -17,6 +17,7 @@ from cloudtrain.documents.toml_json import load_toml
 from cloudtrain.errors import TargetError, TargetUnavailable, TargetUnreachable
 from cloudtrain.system.private import make_private_folder, require_own
 from cloudtrain.targets.common.tracebacks import shorten_line
+from cloudtrain.targets.slurm.shell import shell_script
 
 # The command line of the system's ssh. All commands within a few minutes share one connection, so that ssh logs in
 # only once.
@@ -102,7 +103,7 @@ class Runner:
         self._state_dir = state_dir
 
     def run(self, script: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT) -> bytes:
-        """Run a script, which reads `arguments` as `$1`, `$2` and so on, and return its output. Raises
+        """Run a script of `shell/`, which reads `arguments` as `$1`, `$2` and so on, and return its output. Raises
         `TargetUnreachable` if the login node or the cluster does not answer, `TargetUnavailable` if the machine lacks a
         command, such as ssh or sbatch, and `CommandFailed` with the script's error output."""
         argv = self._argv(script, arguments)
@@ -161,9 +162,10 @@ class Runner:
             raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
 
     def _argv(self, script: str, arguments: Sequence[str]) -> list[str]:
+        text = _PREFIX + shell_script(script)
         if self.host is None:
-            return ["bash", "-c", _PREFIX + script, "cloudtrain", *arguments]
-        return [*ssh_argv(self._state_dir), "--", self.host, remote_command(_PREFIX + script, arguments)]
+            return ["bash", "-c", text, "cloudtrain", *arguments]
+        return [*ssh_argv(self._state_dir), "--", self.host, remote_command(text, arguments)]
 
     def _answer(self, output: bytes) -> bytes:
         _, mark, answer = output.partition(_MARK)

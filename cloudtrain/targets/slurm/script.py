@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from shlex import quote
 
 from cloudtrain.job.distribution import MPI, Horovod, TensorFlow
@@ -13,11 +14,11 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext
 from cloudtrain.plans.processes import Alike, Process
 from cloudtrain.runtime.mpi_options import mpirun_options
-from cloudtrain.runtime.torchrun_words import is_python, misread, words_of_script
+from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.common import launchers
-from cloudtrain.targets.common.compiling import arguments_of, environment_key, resolve_text
+from cloudtrain.targets.common.compiling import environment_key, paths_in, program_of, variables_of
 from cloudtrain.targets.common.specification import BuiltEnvironment
-from cloudtrain.targets.slurm.settings import ClusterFolder, Slurm, SlurmAccount
+from cloudtrain.targets.slurm.settings import Slurm, SlurmAccount
 from cloudtrain.targets.slurm.shell import shell_script
 
 NAME = "slurm"
@@ -63,9 +64,9 @@ class ClusterRun:
         account: SlurmAccount = self.context.account
         return account
 
-    @cached_property
-    def folder(self) -> ClusterFolder:
-        return ClusterFolder.of(self.account.shared_dir, self.context.run_name)
+    @property
+    def folder(self) -> str:
+        return self.account.run_dir(self.context.run_name)
 
     @property
     def bundle(self) -> str:
@@ -73,15 +74,7 @@ class ClusterRun:
 
     @cached_property
     def paths(self) -> dict[str, str]:
-        """Map references such as `inputs.train`, `outputs.model` and `checkpoint` to paths on the cluster."""
-        job, run = self.job, self.folder.path
-        paths = {f"inputs.{name}": item.of(NAME) or f"{run}/inputs/{name}" for name, item in job.inputs.items()}
-        paths["outputs.model"] = f"{run}/model"
-        for name, item in job.outputs.items():
-            own = f"{run}/model" if name == "model" else f"{run}/outputs/{name}"
-            paths[f"outputs.{name}"] = item.of(NAME) or own
-        paths["checkpoint"] = (job.checkpoint and job.checkpoint.of(NAME)) or f"{run}/checkpoint"
-        return paths
+        return paths_in(self.folder, self.job, NAME)
 
     @property
     def image(self) -> str | None:
@@ -102,53 +95,21 @@ class ClusterRun:
         """Return the number of ranks on each instance. Default: one per GPU."""
         distribution = self.job.distribution
         if isinstance(distribution, TensorFlow):
-            return -(-sum(self.tasks) // self.nodes)
+            return -(-sum(launchers.requested_tasks(self.job)) // self.nodes)
         if distribution.type == "none":
             return 1
         return getattr(distribution, "processes_per_instance", None) or self.gpus or 1
 
     @property
-    def tasks(self) -> tuple[int, int]:
-        """Return a TensorFlow job's number of workers (with the chief) and number of parameter servers."""
-        distribution = self.job.distribution
-        assert isinstance(distribution, TensorFlow), "only such jobs have tasks"
-        workers = distribution.workers or self.nodes
-        if distribution.strategy != "parameter_server":
-            return workers, 0
-        return max(workers, 2), distribution.parameter_servers or 1  # the chief only coordinates
-
-    @property
     def program(self) -> list[str]:
-        if self.job.command is not None:
-            return ["bash", "-c", resolve_text(self.job.command, self.paths)]
-        script = self.job.entry_point or ""
-        words = [*words_of_script(script), *arguments_of(self.job, self.paths)]
-        if is_python(script):
-            return [self.python, "-u", *words]
-        return ["bash", *words] if script.endswith(".sh") else words
+        return launchers.direct_argv(program_of(self.job, self.paths), self.python)
 
     @cached_property
     def variables(self) -> dict[str, str]:
-        of_job = {name: resolve_text(text, self.paths) for name, text in self.job.environment.variables.items()}
-        variables = {
-            "CLOUDTRAIN_CHECKPOINT_DIR": self.paths["checkpoint"],
-            "CLOUDTRAIN_MODEL_DIR": self.paths["outputs.model"],
-            "CLOUDTRAIN_RUN_DIR": self.folder.path,
-            "CLOUDTRAIN_RUN_NAME": self.context.run_name,
-            "PYTHONUNBUFFERED": "1",
-        }
-        if self.job.checkpoint:
-            variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(self.job.checkpoint.keep)
-        for reference, path in self.paths.items():
-            kind, _, name = reference.partition(".")
-            if name:
-                variables[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
-        return dict(sorted((variables | of_job).items()))
+        return variables_of(self.job, self.paths, self.folder, self.context.run_name)
 
 
-# Bash scripts that launchers start on the nodes. Each script runs the user's program as `"$0" "$@"`.
-#
-# Every rank writes to its own output files, so that no launcher mixes the lines of several ranks.
+# Bash scripts that launchers start on the nodes; see `shell/`.
 
 
 def quote_word(text: str) -> str:
@@ -157,33 +118,10 @@ def quote_word(text: str) -> str:
     return quote(text).replace("\r", "'$'\\r''")
 
 
-def _rank_script(name: str) -> str:
-    """Return a script for `bash -c`, which runs the user's program as `"$0" "$@"`.
-
-    `begin.sh`: the script exits at once if the job was asked to stop before the script had started.
-    `wait.sh`: a SIGTERM interrupts bash's `wait`, so it is repeated while the program saves.
-    `leave.sh`: a task that was asked to stop exits with 0, because srun kills all tasks when one task fails, and other
-    tasks may still be saving. The script writes the first failure's exit code to a file, because srun returns the
-    highest exit code, which is the one of a killed task.
-    """
-    return shell_script(name).removesuffix("\n")
-
-
-AGENT = _rank_script("agent")
-"""The script on each node: torchrun with the node's number. `$0` is the interpreter."""
-
-TORCH_RANK = _rank_script("torch_rank")
-"""The script that torchrun starts as a rank."""
-
-ALONE = _rank_script("alone")
-"""The script on each node: a process that runs independently of the other nodes."""
-
-MPI_RANK = _rank_script("mpi_rank")
-"""The script of an MPI rank. mpirun would kill its ranks one second after a SIGTERM, so each rank checks the file
-`stopping` itself."""
-
-TASK = _rank_script("task")
-"""The script of a TensorFlow task. Parameter servers never exit, so the script stops them when the chief has ended."""
+def _script_in(variable: str, name: str) -> str:
+    """Return the line of the batch script that puts a script for `bash -c` into a variable."""
+    text = shell_script(name).removesuffix("\n")
+    return f"{variable}={quote(text)}"
 
 
 # For each distribution, the command that starts a job's ranks, and the processes that a plan shows for the command.
@@ -237,14 +175,14 @@ def _torch(run: ClusterRun) -> BatchLaunch:
         program, python=python, instance_count=run.nodes, processes_per_instance=run.processes, env=run.variables
     )
     agents = Alike("torchrun", tuple((node, 1) for node in range(run.nodes)), agent)
-    before = (f"agent={quote(AGENT)}", f"rank={quote(TORCH_RANK)}")
+    before = (_script_in("agent", "agent"), _script_in("rank", "torch_rank"))
     return BatchLaunch("torchrun", " ".join(words), agents, before, (ranks,))
 
 
 def _mpi(run: ClusterRun) -> BatchLaunch:
     world = run.nodes * run.processes
     program, settings = run.program, run.settings
-    before = (f"rank={quote(MPI_RANK)}",)
+    before = (_script_in("rank", "mpi_rank"),)
     rank_argv = ["bash", "-c", '"$rank"', *map(quote_word, program)]
     if is_plug_in(settings.mpi):
         line = _srun(run, f"--mpi={settings.mpi}", tasks=world, per_node=run.processes)
@@ -269,27 +207,25 @@ def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
 
 
 def _tensorflow(run: ClusterRun) -> BatchLaunch:
-    workers, servers = run.tasks
+    workers, servers = launchers.requested_tasks(run.job)
     per_node, program = run.processes, run.program
     count = workers + servers
-    kinds = [("chief", 1), ("worker", workers - 1), ("ps", servers)] if servers else [("worker", workers)]
+    order = launchers.tasks(workers, servers)
     before = [
         "mapfile -t hosts < <(hosts_of_job)",
         f'address() {{ printf \'"%s:%s"\' "${{hosts[$1 / {per_node}]}}" "$((port + $1))"; }}',
     ]
-    first, parts = 0, []
-    for kind, number in kinds:
-        addresses = ",".join(f"$(address {index})" for index in range(first, first + number))
+    parts = []
+    for kind, numbers in groupby(range(count), key=lambda number: order[number][0]):
+        addresses = ",".join(f"$(address {number})" for number in numbers)
         parts.append(f'\\"{kind}\\":[{addresses}]')
-        first += number
     before += [
         f'export CLOUDTRAIN_CLUSTER="{{{",".join(parts)}}}"',
         f"export CLOUDTRAIN_WORKERS={workers} CLOUDTRAIN_SERVERS={servers}",
-        f"task={quote(TASK)}",
+        _script_in("task", "task"),
     ]
     srun = _srun(run, f"--distribution=plane={per_node}", tasks=count, per_node=per_node)
     line = " ".join([*srun, "bash", "-c", '"$task"', *map(quote_word, program)])
-    order = [(kind, index) for kind, number in kinds for index in range(number)]
 
     def task(number: int) -> Process:
         kind, index = order[number]
@@ -308,7 +244,7 @@ def _none(run: ClusterRun) -> BatchLaunch:
         return Process(node, "process", tuple(program), run.variables | env, node, 0)
 
     processes = Alike("process", tuple((node, 1) for node in range(run.nodes)), process)
-    return BatchLaunch("srun", " ".join(line), processes, (f"alone={quote(ALONE)}",))
+    return BatchLaunch("srun", " ".join(line), processes, (_script_in("alone", "alone"),))
 
 
 _LAUNCHERS: dict[str, Callable[[ClusterRun], BatchLaunch]] = {
@@ -359,7 +295,7 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     return shell_script(
         "batch",
         name=run.context.run_name,
-        run=quote(run.folder.path),
+        run=quote(run.folder),
         bundle=quote(run.bundle),
         hosts=hosts,
         signal="" if is_mpi(run.job) else _SIGNAL,

@@ -1,70 +1,11 @@
-"""The shell scripts that talk to Slurm. They get all data as arguments or on stdin, so that no user's text is ever
-executed as a command.
-
-Times are seconds since the epoch (`SLURM_TIME_FORMAT`), whatever the time zone is. The scripts' exit codes are 20
-(another process holds the lock), 21 (the run belongs to another user), 22 (the request was withdrawn), 23 (sbatch
-refused the job) and 24 (the file system has no locks). sbatch inherits the lock of a run, so the lock becomes free only
-when no request is in transit.
-"""
+"""The records of runs, as the scripts in `shell/` print them: the journal of a run's batch script, and Slurm's data
+about its job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-
-from cloudtrain.targets.slurm.shell import shell_script
-
-BUSY, FOREIGN, WITHDRAWN, REFUSED, NO_LOCKS = 20, 21, 22, 23, 24
-
-FIND = shell_script("find")
-
-OPEN = shell_script("open")
-"""Opens the run for the request with this token. Prints the run's job if it already has one."""
-
-SEND = shell_script("send")
-
-WITHDRAW = shell_script("withdraw")
-
-STATUS = shell_script("status")
-
-STOP = shell_script("stop")
-
-LIST = shell_script("list")
-
-TAILS = shell_script("tails")
-
-SIZES = shell_script("sizes")
-
-READ = shell_script("read")
-"""Prints pieces of files, one after another. The arguments are name, offset and length of each piece."""
-
-UPLOAD = shell_script("upload")
-
-EXISTS = shell_script("exists")
-
-USED = shell_script("used")
-"""Prints whether an environment exists, and updates the time of its last use."""
-
-PROVIDE = shell_script("provide")
-"""Runs the script that builds an environment, as a login shell. Prints its output and errors."""
-
-OUTPUTS = shell_script("outputs")
-"""Prints the run's outputs: a JSON object of their places, or the folders of a run that somebody gave to sbatch."""
-
-TAR = shell_script("tar")
-"""Prints the files of a folder, or one file, as a tar archive. Links are followed, and each name has its own content:
-tar would otherwise store a second name of a file as a link. A link to nothing or to a folder above it is left out, and
-so is a file that its script removes at the same time. The exit code is 3 if there is no such file or folder."""
-
-NODES = shell_script("nodes")
-"""Prints one line for each node and each of its partitions."""
-
-LOOK = shell_script("look")
-"""Prints the result of `sbatch --test-only`, and the cluster's partitions. Reads the batch script from stdin."""
-
-
-# The records of runs: the journal of a run's batch script, and Slurm's data about its job.
 
 
 @dataclass(frozen=True)

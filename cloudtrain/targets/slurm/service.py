@@ -15,15 +15,14 @@ from cloudtrain.errors import NameTaken, RunNotFound, TargetError, TargetUnreach
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.targets.common import services
 from cloudtrain.targets.common.archives import unpacked
-from cloudtrain.targets.common.services import Pace, follow
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
-from cloudtrain.targets.slurm import scripts
 from cloudtrain.targets.slurm.online import check, list_nodes
 from cloudtrain.targets.slurm.runner import CommandFailed, Runner
 from cloudtrain.targets.slurm.scripts import Record, parse_records
-from cloudtrain.targets.slurm.settings import ClusterFolder, SlurmAccount
+from cloudtrain.targets.slurm.settings import SlurmAccount
 from cloudtrain.targets.slurm.transfer import ClusterLog, download, fetch, provide, upload
 
 if TYPE_CHECKING:
@@ -46,11 +45,11 @@ def send(runner: Runner, plan: Plan, *, again: bool) -> None:
     already have one (otherwise `NameTaken`, as for another user's run). Raises `TargetUnreachable` if the cluster did
     not answer, or another process submits or withdrew the run."""
     folder, token = str(plan.request["folder"]), secrets.token_hex(16)
-    job = _call(runner, scripts.OPEN, folder, plan.run_name, token)
+    job = _call(runner, "open", folder, plan.run_name, token)
     if not job:
         outputs, argv = json.dumps(plan.request["outputs"]), plan.request["argv"]
         script = str(plan.request["script"]).encode()
-        answer = _call(runner, scripts.SEND, folder, plan.run_name, token, outputs, *argv, stdin=script)
+        answer = _call(runner, "send", folder, plan.run_name, token, outputs, *argv, stdin=script)
         word, _, number = answer.partition(" ")
         job = number if word == "found" else ""
     if job and not again:
@@ -64,23 +63,14 @@ def _call(runner: Runner, script: str, folder: str, name: str, *arguments: str, 
         raise _explain(error, name) from None
 
 
+_TABLES = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
+
+_KINDS = {"unreachable": TargetUnreachable, "taken": NameTaken, "refused": TargetError}
+
+
 def _explain(error: CommandFailed, name: str) -> TargetError:
-    if error.exit_status == scripts.FOREIGN:
-        return NameTaken(f"the run `{name}` belongs to another user", hint="give the job another name")
-    if error.exit_status == scripts.BUSY:
-        return TargetUnreachable(f"another command submits `{name}`", hint="run the same command again in a minute")
-    if error.exit_status == scripts.NO_LOCKS:
-        hint = (
-            "ask for a mount with locks (Lustre: the option `flock`), or set `shared_dir` in `[slurm]` to a folder on "
-            "another file system"
-        )
-        return TargetError(f"the file system of `shared_dir` cannot lock files: {error.message}", hint=hint)
-    if error.exit_status == scripts.WITHDRAWN:
-        return TargetUnreachable(f"another command withdrew `{name}`", hint="run the same command again")
-    if error.exit_status == scripts.REFUSED:
-        hint = "run `cloudtrain check` to see what the cluster accepts"
-        return TargetError(f"Slurm refused the job: {error.message}", hint=hint)
-    return error
+    kind, message, hint = _TABLES["exits"].get(str(error.exit_status), ("", "", ""))
+    return _KINDS[kind](message.format(name=name, said=error.message), hint=hint) if kind else error
 
 
 # Slurm's job states, and the run states that they mean.
@@ -92,8 +82,6 @@ class Meaning(NamedTuple):
     state: RunState
     reason: str | None = None
 
-
-_TABLES = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
 
 MEANINGS = {word: Meaning(RunState(state), *reason) for word, (state, *reason) in _TABLES["states"].items()}
 
@@ -107,11 +95,7 @@ def meaning_of(word: str) -> Meaning:
 
 # Derive the status of a run, and the reason of its failure, from its record.
 
-_BROKEN = {
-    "setup": "the lines of `setup` in `[slurm]` ended the batch script",
-    "code": "the first node could not unpack the bundle",
-    "folders": "the first node could not create the run's folders",
-}
+_BROKEN: dict[str, str] = _TABLES["broken"]
 _EARLY = "the batch script ended early"
 _RANK = re.compile(r"node_\d+\.rank_(\d+)\.stderr\.log")
 _DETAILS = 12
@@ -244,7 +228,7 @@ def _files(tails: str) -> list[tuple[str, list[str]]]:
 
 # The service of Slurm clusters. It runs shell scripts on the machine that has Slurm's commands.
 
-PACE = Pace(every=2.0, per_stream=0.0, settle=4.0)
+PACE = services.Pace(every=2.0, per_stream=0.0, settle=4.0)
 
 _AT_ONCE = 50
 """Maximum number of runs in one status command."""
@@ -258,7 +242,7 @@ class SlurmService(Service):
     see `submission`."""
     names_are_unique = False
 
-    def __init__(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace = PACE) -> None:
+    def __init__(self, *, environ: Mapping[str, str], state_dir: Path, pace: services.Pace = PACE) -> None:
         self._environ = environ
         self._state_dir = state_dir
         self._pace = pace
@@ -282,16 +266,16 @@ class SlurmService(Service):
 
     def has(self, ref: RunRef) -> bool:
         runner, folder = self._at(ref)
-        return bool(_call(runner, scripts.FIND, folder.path, ref.name))
+        return bool(_call(runner, "find", folder, ref.name))
 
     def withdraw(self, ref: RunRef) -> bool:
         runner, folder = self._at(ref)
-        return not _call(runner, scripts.WITHDRAW, folder.path, ref.name)
+        return not _call(runner, "withdraw", folder, ref.name)
 
     def status(self, ref: RunRef) -> RunStatus:
         runner, folder = self._at(ref)
         record = self._record(runner, folder, ref)
-        return status_of(record, lambda: runner.run(scripts.TAILS, folder.path).decode("utf-8", "replace"))
+        return status_of(record, lambda: runner.run("tails", folder).decode("utf-8", "replace"))
 
     def logs(
         self,
@@ -304,38 +288,23 @@ class SlurmService(Service):
     ) -> Iterator[LogLine]:
         runner, folder = self._at(ref)
         self._record(runner, folder, ref)
-        return self._lines(
-            ref, ClusterLog(runner, folder.path, rank, instance), is_followed=follow, on_status=on_status
-        )
-
-    def _lines(
-        self, ref: RunRef, log: ClusterLog, *, is_followed: bool, on_status: Callable[[RunStatus], None] | None
-    ) -> Iterator[LogLine]:
-        if is_followed:
-            yield from follow(log, lambda: self.status(ref), on_status, self._pace)
-            yield from log.rest()
-            return
-        status = self.status(ref)  # before the log, which is complete when the status is final
-        if on_status is not None:
-            on_status(status)
-        yield from log.new_lines()
-        if status.state.is_final:
-            yield from log.rest()
+        log = ClusterLog(runner, folder, rank, instance)
+        return services.follow(log, lambda: self.status(ref), on_status, self._pace, to_end=follow)
 
     def stop(self, ref: RunRef) -> None:
         """Send SIGTERM to the batch script. The script sends SIGTERM to its processes, and kills those that still run
         after the grace period."""
         if not self.status(ref).state.is_final:
             runner, folder = self._at(ref)
-            runner.run(scripts.STOP, folder.path)
+            runner.run("stop", folder)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
         """Yield the runs of the shared folder, newest first. Only `status` reports the error of a failed rank."""
         account = SlurmAccount.parse(place)
         runner = self._runner(account)
-        names = runner.run(scripts.LIST, account.shared_dir).decode().split()
+        names = runner.run("list", account.shared_dir).decode().split()
         for start in range(0, len(names), _AT_ONCE):
-            answer = runner.run(scripts.STATUS, f"{account.shared_dir}/runs", *names[start : start + _AT_ONCE])
+            answer = runner.run("status", f"{account.shared_dir}/runs", *names[start : start + _AT_ONCE])
             for record in parse_records(answer):
                 yield ListedRun(RunRef("slurm", place, record.name), status_of(record, lambda: ""))
 
@@ -353,22 +322,22 @@ class SlurmService(Service):
         self._record(runner, folder, ref)
         return download(runner, folder, path, destination)
 
-    def _record(self, runner: Runner, folder: ClusterFolder, ref: RunRef) -> Record:
-        runs = folder.path.rpartition("/")[0]
+    def _record(self, runner: Runner, folder: str, ref: RunRef) -> Record:
+        runs = folder.rpartition("/")[0]
         for _ in range(2):
-            record = next(parse_records(runner.run(scripts.STATUS, runs, ref.name)), Record(ref.name))
+            record = next(parse_records(runner.run("status", runs, ref.name)), Record(ref.name))
             if record.job:
                 return record
             # The sender may have died before it recorded the job.
-            if not _call(runner, scripts.FIND, folder.path, ref.name):
+            if not _call(runner, "find", folder, ref.name):
                 break
         raise RunNotFound(f"there is no run `{ref.name}` at `{ref.place}`", hint="`cloudtrain ps` lists the runs")
 
-    def _at(self, ref: RunRef) -> tuple[Runner, ClusterFolder]:
+    def _at(self, ref: RunRef) -> tuple[Runner, str]:
         account = SlurmAccount.parse(ref.place)
         if not ref.name or "/" in ref.name or ref.name in (".", ".."):
             raise RunNotFound(f"there is no run `{ref.name}`", hint="`cloudtrain ps` lists the runs")
-        return self._runner(account), ClusterFolder.of(account.shared_dir, ref.name)
+        return self._runner(account), account.run_dir(ref.name)
 
     def _runner(self, account: SlurmAccount) -> Runner:
         return Runner(account.host, self._environ, self._state_dir)

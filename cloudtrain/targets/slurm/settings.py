@@ -138,6 +138,26 @@ class Slurm(TargetSettings):
         ) -> None: ...
 
 
+# The layout of the shared file system.
+#
+# SHARED_DIR/bundles/SHA256/sourcedir.tar.gz      the user's code
+# SHARED_DIR/environments/
+#     KEY             a link to the environment of a job's requirements, created once the environment is complete
+#     KEY-RANDOM/     the environment itself; its time is that of the last submit that used it
+#     KEY.sh          the script that builds it on the login node; KEY.lock and KEY.log are its lock and its output
+#     uv-cache/       uv's cache, on the same file system, so that uv can link files
+# SHARED_DIR/runs/NAME/
+#     job.sh          the submitted batch script
+#     job             a link whose target is the number of the run's job, or `withdrawn` for a withdrawn run
+#     journal         events that the batch script records: `SECONDS JOB EVENT ...`
+#     stop            exists after `cloudtrain stop`
+#     slurm.out       the output of the batch script itself, and Slurm's own messages
+#     code/           the unpacked bundle
+#     logs/N/         the output of the processes after N restarts: node_I.rank_R.stdout.log
+#     model/  outputs/NAME/
+#     checkpoint/
+
+
 # The login node and the shared folder of a run. A run's reference holds both, so cloudtrain finds the run without
 # settings: `slurm://login1:fsx:cloudtrain/digits-1f3a9c2b-1`.
 
@@ -161,6 +181,9 @@ class SlurmAccount:
         folders = self.shared_dir.strip("/").split("/")
         return ":".join([quote(self.host or "", safe="@"), *(quote(folder, safe="") for folder in folders)])
 
+    def run_dir(self, run_name: str) -> str:
+        return f"{self.shared_dir}/runs/{run_name}"
+
     @classmethod
     def of(cls, settings: Slurm) -> SlurmAccount:
         if settings.shared_dir is None:
@@ -181,42 +204,3 @@ class SlurmAccount:
 def examine(settings: Slurm, account: SlurmAccount) -> str | None:  # noqa: ARG001 - as the other targets
     """Return the login node and the shared folder as text; None if the settings have no shared folder."""
     return None if account.missing else f"{account.host or 'this machine'}, {account.shared_dir}"
-
-
-# The layout of the shared file system.
-#
-# SHARED_DIR/bundles/SHA256/sourcedir.tar.gz      the user's code
-# SHARED_DIR/environments/
-#     KEY             a link to the environment of a job's requirements, created once the environment is complete
-#     KEY-RANDOM/     the environment itself; its time is that of the last submit that used it
-#     KEY.sh          the script that builds it on the login node; KEY.lock and KEY.log are its lock and its output
-#     uv-cache/       uv's cache, on the same file system, so that uv can link files
-# SHARED_DIR/runs/NAME/
-#     job.sh          the submitted batch script
-#     job             a link whose target is the number of the run's job, or `withdrawn` for a withdrawn run
-#     journal         events that the batch script records: `SECONDS JOB EVENT ...`
-#     stop            exists after `cloudtrain stop`
-#     slurm.out       the output of the batch script itself, and Slurm's own messages
-#     code/           the unpacked bundle
-#     logs/N/         the output of the processes after N restarts: node_I.rank_R.stdout.log
-#     model/  outputs/NAME/
-#     checkpoint/
-
-
-@dataclass(frozen=True)
-class ClusterFolder:
-    """The folder of one run."""
-
-    path: str
-
-    @classmethod
-    def of(cls, shared_dir: str, run_name: str) -> ClusterFolder:
-        return cls(f"{shared_dir}/runs/{run_name}")
-
-    @property
-    def script(self) -> str:
-        return f"{self.path}/job.sh"
-
-    @property
-    def output(self) -> str:
-        return f"{self.path}/slurm.out"

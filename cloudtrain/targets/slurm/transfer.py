@@ -20,18 +20,16 @@ from cloudtrain.system.staging import Staging
 from cloudtrain.targets.common.archives import landing
 from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
-from cloudtrain.targets.slurm import scripts
 from cloudtrain.targets.slurm.runner import CommandFailed, Runner
-from cloudtrain.targets.slurm.settings import ClusterFolder
 
 _NOTHING = 3
 """The script's exit code for a missing file or folder."""
 
 
-def download(runner: Runner, folder: ClusterFolder, path: str, destination: Path) -> list[Path]:
+def download(runner: Runner, folder: str, path: str, destination: Path) -> list[Path]:
     """Copy an output, such as `model`, or a part of it, such as `model/weights.pt`, into `destination`. With an empty
     `path`, copy each output to its own folder."""
-    places = {**_outputs(runner, folder), "logs": f"{folder.path}/logs"}
+    places = {**_outputs(runner, folder), "logs": f"{folder}/logs"}
     path = path.strip("/")
     with landing(destination, odd_names=True) as staging:
         if path and not _copy(runner, _find(path, places), staging, ""):
@@ -50,14 +48,14 @@ def fetch(runner: Runner, source: str, target: Path) -> bool:
     return exists and target.exists()
 
 
-def _outputs(runner: Runner, folder: ClusterFolder) -> dict[str, str]:
+def _outputs(runner: Runner, folder: str) -> dict[str, str]:
     """Return the folders that the run writes to, by name. A run of `--format sbatch` has no list of them: then they are
     those in the run's own folder."""
-    answer = runner.run(scripts.OUTPUTS, folder.path).decode("utf-8", "surrogateescape")
+    answer = runner.run("outputs", folder).decode("utf-8", "surrogateescape")
     if answer.startswith("{"):
         outputs: dict[str, str] = json.loads(answer)
         return outputs
-    return {name: f"{folder.path}/{name}" for name in answer.splitlines()}
+    return {name: f"{folder}/{name}" for name in answer.splitlines()}
 
 
 def _find(path: str, places: Mapping[str, str]) -> str:
@@ -89,7 +87,7 @@ def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
             broken.append(str(error))
 
     try:
-        runner.read(scripts.TAR, source, take=take)
+        runner.read("tar", source, take=take)
     except CommandFailed as error:
         if error.exit_status == _NOTHING:
             return False
@@ -107,7 +105,7 @@ _CHUNK = 2**20
 def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
     """Upload the archive to the path in the plan, in one atomic step. Return False if the path already exists."""
     place = plan.uploads[0].destination
-    if runner.run(scripts.EXISTS, place).strip():
+    if runner.run("exists", place).strip():
         return False
     with TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "sourcedir.tar.gz")
@@ -122,7 +120,7 @@ def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgr
 
         with archive.open("rb") as file:
             chunks = iter(lambda: file.read(_CHUNK), b"")
-            runner.send(scripts.UPLOAD, place, str(size), chunks=chunks, on_sent=count)
+            runner.send("upload", place, str(size), chunks=chunks, on_sent=count)
     return True
 
 
@@ -136,7 +134,7 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
     """Build an environment of a plan's request on the cluster, unless it exists. Waits while another command builds it.
     Raises `TargetError` with the reason if it cannot be built."""
     folder, script, lines = environment["folder"], environment["script"].encode(), list[str]()
-    if runner.run(scripts.USED, folder).strip():
+    if runner.run("used", folder).strip():
         return
 
     def take(stream: IO[bytes]) -> None:
@@ -147,9 +145,9 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
             elif text:
                 lines.append(text)
 
-    runner.send(scripts.UPLOAD, f"{folder}.sh", str(len(script)), chunks=[script], on_sent=lambda _: None)
+    runner.send("upload", f"{folder}.sh", str(len(script)), chunks=[script], on_sent=lambda _: None)
     try:
-        runner.read(scripts.PROVIDE, f"{folder}.sh", take=take)
+        runner.read("provide", f"{folder}.sh", take=take)
     except CommandFailed as error:
         told = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
         hints = [line.removeprefix(_HINT) for line in lines if line.startswith(_HINT)]
@@ -183,13 +181,14 @@ _LONGEST = 32 * 1024
 
 @dataclass
 class _File:
-    """One log file, and how many of its bytes were read."""
+    """One log file, the time of its last change, and how many of its bytes were read."""
 
     name: str
     restart: int
     node: int
     rank: int | None
     stream: str
+    time: float = 0.0
     read: int = 0
     pending: bytes = b""
 
@@ -207,31 +206,30 @@ class ClusterLog:
     rank: int | None = None
     instance: int | None = None
     streams: dict[str, _File] = field(default_factory=dict)
-    _times: dict[str, float] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[LogLine]:
         while True:
-            parts = [(file, min(size - file.read, _MOST), time) for file, size, time in self._grown()]
-            parts = parts[: max(1, _AT_ONCE // max((length for _, length, _ in parts), default=1))][:_MOST_FILES]
+            parts = [(file, min(size - file.read, _MOST)) for file, size in self._grown()]
+            parts = parts[: max(1, _AT_ONCE // max((length for _, length in parts), default=1))][:_MOST_FILES]
             if not parts:
                 return
-            pieces = self._read([(file.name, file.read, length) for file, length, _ in parts])
-            for (file, length, time), piece in zip(parts, pieces, strict=True):
+            pieces = self._read([(file.name, file.read, length) for file, length in parts])
+            for (file, length), piece in zip(parts, pieces, strict=True):
                 lines = _take_lines(file, piece)
                 file.read += length
-                yield from (LogLine(time, file.node, file.rank, file.stream, text) for text in lines)
+                yield from (LogLine(file.time, file.node, file.rank, file.stream, text) for text in lines)
 
     def rest(self) -> Iterator[LogLine]:
         """Yield the last line of each file whose last line has no newline. Call this after the run has ended."""
         for file in sorted(self.streams.values(), key=lambda one: one.order):
             if file.pending:
                 text, file.pending = _text(file.pending), b""
-                yield LogLine(self._times.get(file.name, 0.0), file.node, file.rank, file.stream, text)
+                yield LogLine(file.time, file.node, file.rank, file.stream, text)
 
-    def _grown(self) -> list[tuple[_File, int, float]]:
-        """Return the files with unread bytes, each with its size and modification time."""
+    def _grown(self) -> list[tuple[_File, int]]:
+        """Return the files with unread bytes, each with its size."""
         files = []
-        for line in self.runner.run(scripts.SIZES, self.folder).decode("utf-8", "replace").splitlines():
+        for line in self.runner.run("sizes", self.folder).decode("utf-8", "replace").splitlines():
             size, time, name = line.split(" ", 2)
             match = _FILE.fullmatch(name)
             if match is None:
@@ -241,14 +239,14 @@ class ClusterLog:
             if self.rank not in (None, rank) or self.instance not in (None, file.node):
                 continue
             file = self.streams.setdefault(name, file)
-            self._times[name] = float(time)
+            file.time = float(time)
             if int(size) > file.read:
-                files.append((file, int(size), float(time)))
+                files.append((file, int(size)))
         return sorted(files, key=lambda item: item[0].order)
 
     def _read(self, pieces: list[tuple[str, int, int]]) -> list[bytes]:
         words = [str(word) for piece in pieces for word in piece]
-        answer = self.runner.run(scripts.READ, self.folder, *words)
+        answer = self.runner.run("read", self.folder, *words)
         contents, start = [], 0
         for _, _, length in pieces:
             contents.append(answer[start : start + length])

@@ -16,7 +16,7 @@ from cloudtrain.plans.plan import Bundle, CompileContext, Machine
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, StartedProcess
 from cloudtrain.targets.local.compile import compile_local
-from cloudtrain.targets.local.variants import compile_local_processing
+from cloudtrain.targets.local.variants import compile_here
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDED = sorted([*(GOLDEN / "local").glob("*.json"), *(GOLDEN / "launch").glob("*.json")])
@@ -76,7 +76,7 @@ def test_emulations_are_as_recorded(service: str, image: str | None, golden: Cal
 def test_processing_is_as_recorded(golden: Callable[[str, str], None]) -> None:
     """The whole request of a job whose two instances have a shard each."""
     fields = {name: JOB[name] for name in ("name", "entry_point", "inputs", "outputs", "resources")}
-    plan = compile_local_processing(ct.ProcessingJob(**fields), ct.Local(), context())
+    plan = compile_here(ct.ProcessingJob(**fields), ct.Local(), context())
     golden("launch/processing.json", text_of(plan.request))
 
 

@@ -107,7 +107,7 @@ def test_resume(tmp_path: Path) -> None:
     second.resume()
     second.drain()
     second.close()
-    texts = [line.text for line in JournalReader(tmp_path / "output.jsonl").new_lines(rank=1)]
+    texts = [line.text for line in JournalReader(tmp_path / "output.jsonl", 1).new_lines()]
     assert texts == ["one", "two", "half", "last"]
 
 
@@ -126,7 +126,7 @@ def test_resume_behind_a_batch_that_was_cut(tmp_path: Path, part: float) -> None
     second.resume()
     second.drain()
     second.close()
-    assert [line.text for line in JournalReader(journal).new_lines(rank=1)] == [f"line {n}" for n in range(5)]
+    assert [line.text for line in JournalReader(journal, 1).new_lines()] == [f"line {n}" for n in range(5)]
     assert all(json.loads(record) for record in journal.read_bytes().splitlines())
     assert (tmp_path / "logs/rank_1.log").read_text().splitlines() == [f"line {n}" for n in range(5)]
 
@@ -153,7 +153,7 @@ def test_resume_between_the_two_writes_of_a_batch(tmp_path: Path, before: int) -
     second.close()
     expected = ["first 1", *(f"{stream} {n}" for stream in ("stdout", "stderr") for n in range(250))]
     assert rank_file.read_text().splitlines() == expected
-    assert [line.text for line in JournalReader(journal).new_lines(rank=1)] == expected
+    assert [line.text for line in JournalReader(journal, 1).new_lines()] == expected
 
 
 def test_resume_of_a_journal_of_an_earlier_version(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_full_disk_tears_no_record(tmp_path: Path) -> None:
         more.write("room again\n")
     output.drain()
     output.close()
-    texts = [line.text for line in JournalReader(journal).new_lines(rank=0)]
+    texts = [line.text for line in JournalReader(journal, 0).new_lines()]
     assert list(dict.fromkeys(texts)) == ["first 0", "too much", "room again"]
     assert all(json.loads(record) for record in journal.read_bytes().splitlines())
 

@@ -9,8 +9,8 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.plans.states import RunRef, RunState
-from cloudtrain.targets.common.gpus import gpu_ids
-from cloudtrain.targets.common.launch import cpu_count, host_name
+from cloudtrain.runtime.hardware import cpu_count, gpu_ids
+from cloudtrain.targets.common.launch import host_name
 from cloudtrain.targets.local.prepare import Ports, fill
 from tests.targets.places import Place
 

@@ -32,7 +32,7 @@ TOLD = ["starting", "error: the file `x.pt` is broken", "", "hint: remove it"]
 
 
 def death(rank: int, exit_code: int, order: int) -> Death:
-    return Death(rank, rank // 2, "process", exit_code, order, 1)
+    return Death(rank, rank // 2, "process", exit_code, order)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_long_message() -> None:
 
 def test_role_and_instance() -> None:
     """A process with a role of its own says so; instances are named where there are several."""
-    server = Death(2, 2, "ps", 1, 0, 1)
+    server = Death(2, 2, "ps", 1, 0)
     assert rank_verdict(server, [], instances=3).reason == "rank 2 (ps, instance 2) failed with exit code 1"
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import CloudtrainError, TargetError, TargetUnreachable
-from cloudtrain.targets.slurm import scripts
+from cloudtrain.targets.slurm import runner
 from cloudtrain.targets.slurm.runner import Runner
-from cloudtrain.targets.slurm.settings import ClusterFolder
+from cloudtrain.targets.slurm.shell import shell_script
 from cloudtrain.targets.slurm.transfer import download
 
 
@@ -35,8 +35,13 @@ def copied(run: Path, place: str = "") -> list[str]:
     """Download into `home/copy`, and return what lies below `home` then."""
     home = run.parent / "home"
     (home / "copy").mkdir(parents=True, exist_ok=True)
-    download(Runner(None, dict(os.environ), run.parent), ClusterFolder(str(run)), place, home / "copy")
+    download(Runner(None, dict(os.environ), run.parent), str(run), place, home / "copy")
     return left(run)
+
+
+def answer_with(monkeypatch: pytest.MonkeyPatch, tar: str) -> None:
+    """Run another script in place of the one that packs the files."""
+    monkeypatch.setattr(runner, "shell_script", lambda name: tar if name == "tar" else shell_script(name))
 
 
 def left(run: Path) -> list[str]:
@@ -57,7 +62,7 @@ def test_whole(run: Path) -> None:
 )
 def test_a_copy_that_breaks_off(run: Path, monkeypatch: pytest.MonkeyPatch, place: str, after: int, code: int) -> None:
     """Anywhere in the stream, whatever the exit code says: an error, and no file."""
-    monkeypatch.setattr(scripts, "TAR", f"({scripts.TAR}) | head -c {after}; exit {code}")
+    answer_with(monkeypatch, f"({shell_script('tar')}) | head -c {after}; exit {code}")
     with pytest.raises(TargetUnreachable if code == 0 else TargetError):
         copied(run, place)
     assert not [path for path in (run.parent / "home").rglob("*") if path.is_file()]
@@ -74,7 +79,7 @@ def test_names_are_not_trusted(run: Path, monkeypatch: pytest.MonkeyPatch, name:
         member = tarfile.TarInfo(name)
         member.type, member.linkname, member.size = kind, "../../x", 4 if kind == tarfile.REGTYPE else 0
         archive.addfile(member, io.BytesIO(b"evil"))
-    monkeypatch.setattr(scripts, "TAR", f"cat {run}/evil.tar")
+    answer_with(monkeypatch, f"cat {run}/evil.tar")
     with suppress(CloudtrainError):
         copied(run, "model")
     assert set(left(run)) <= {"copy", "copy/link", "copy/link/evil", "copy/..\\evil"}

@@ -10,7 +10,6 @@ import pytest
 
 from cloudtrain.errors import TargetError
 from cloudtrain.targets.slurm.runner import Runner
-from cloudtrain.targets.slurm.settings import ClusterFolder
 from cloudtrain.targets.slurm.transfer import download
 
 
@@ -28,7 +27,7 @@ def copied(run: Path, place: str = "model") -> dict[str, bytes]:
     """Download `place`, and return the content of each file."""
     target = run.parent / "copy"
     target.mkdir()
-    download(Runner(None, dict(os.environ), run.parent), ClusterFolder(str(run)), place, target)
+    download(Runner(None, dict(os.environ), run.parent), str(run), place, target)
     return {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.plans.states import LogLine
-from cloudtrain.targets.common.services import NotThere
+from cloudtrain.targets.common.services import Log, NotThere
 from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import PROCESSES, PROGRAM, Host, JsonMapping, JsonObject, hosts
 from cloudtrain.targets.sagemaker.service.clients import Clients
@@ -94,7 +94,7 @@ class Stream:
         return [event["message"] for event in page["events"]]
 
 
-class JobLog:
+class JobLog(Log):
     """All streams of one job. `new_lines` yields the lines that arrived since its last call."""
 
     def __init__(

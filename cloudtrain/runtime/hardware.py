@@ -1,19 +1,22 @@
-"""Find this machine's GPUs, and those that CUDA_VISIBLE_DEVICES makes visible. Supervisors use this module, so it
-imports only the standard library."""
+"""Find this machine's usable CPUs, its GPUs, and those that CUDA_VISIBLE_DEVICES makes visible."""
 
 from __future__ import annotations
 
 import os
 import re
-
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 _DEVICE = re.compile(r"nvidia(\d+)")
 _END = ("", "-1", "NoDevFiles", "none", "void")
+
+
+def cpu_count() -> int:
+    """Return the number of logical CPUs that this process may use, also under taskset or in a container."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/dev") -> tuple[str, ...]:
