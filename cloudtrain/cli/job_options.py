@@ -6,8 +6,6 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 from cloudtrain.cli import options
 
 _Function = Callable[..., None]
@@ -18,16 +16,15 @@ class SubmitOptions(NamedTuple):
 
     job: Annotated[
         str,
-        typer.Argument(
-            metavar="JOB",
-            help="A job file (YAML, TOML or JSON), `bundled:NAME`, a Python script, or `-m MODULE`.",
+        options.argument(
+            "JOB",
+            "A job file (YAML, TOML or JSON), `bundled:NAME`, a Python script, or `-m MODULE`.",
             autocompletion=options.jobs,
-            show_default=False,
         ),
     ]
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="With a script: its arguments and options.", show_default=False),
+        options.argument("[ARGS]...", "With a script: its arguments and options."),
     ] = None
     target: options.TargetName = None
     profile: options.Profile = None
@@ -46,7 +43,6 @@ class SubmitOptions(NamedTuple):
             "N",
             "Local target: simulate N instances. Other targets, with a script: use N instances.",
             min=1,
-            show_default=False,
         ),
     ] = None
     processes_per_instance: Annotated[
@@ -70,7 +66,6 @@ class SubmitOptions(NamedTuple):
             "Local: `torchrun`; `fork`, which imports torch only once and starts CPU ranks faster; or `python`, "
             "one process, the default for a script that does not need torchrun on a machine without a GPU.",
             autocompletion=lambda: ["torchrun", "fork", "python"],
-            show_default=False,
         ),
     ] = None
     python: Annotated[
@@ -84,7 +79,6 @@ class SubmitOptions(NamedTuple):
         options.flag(
             "--build-environment/--no-build-environment",
             "Install the requirements into an environment of their own, or never. Default: if packages are missing.",
-            show_default=False,
         ),
     ] = None
     grace_period: Annotated[
@@ -98,15 +92,12 @@ class SubmitOptions(NamedTuple):
             "SERVICE",
             "Run a local job with the paths, files and command lines of SERVICE, such as `sagemaker`.",
             autocompletion=options.emulated,
-            show_default=False,
         ),
     ] = None
     queue: Annotated[
         bool | None,
         options.flag(
-            "--queue/--no-queue",
-            "Local: wait until enough GPUs or CPU slots are free (--queue), or start at once.",
-            show_default=False,
+            "--queue/--no-queue", "Local: wait until enough GPUs or CPU slots are free (--queue), or start at once."
         ),
     ] = None
     priority: Annotated[
@@ -130,7 +121,6 @@ class SubmitOptions(NamedTuple):
             "Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat the option to run "
             "every combination.",
             autocompletion=options.fields,
-            show_default=False,
         ),
     ] = None
     parallel: Annotated[

@@ -180,28 +180,34 @@ def parts(_: str) -> list[str]:
     return ["model/", "outputs/", "checkpoint/", "logs/", "work/"]
 
 
-# Declarations of options. `names` are separated by spaces, such as `--target -t`; `more` is for Typer.
+# Declarations of arguments and options. `names` are separated by spaces, such as `--target -t`; `more` is for Typer.
+# Where a default needs words, `text` has them.
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """Return the declaration of an argument, which the help calls `metavar`."""
+    return typer.Argument(metavar=metavar, help=text, **{"show_default": False, **more})
 
 
 def option(names: str, metavar: str, text: str, **more: Any) -> Any:
     """Return the declaration of an option with a value, which the help calls `metavar`."""
-    return typer.Option(*names.split(), metavar=metavar, help=text, **more)
+    return typer.Option(*names.split(), metavar=metavar, help=text, **{"show_default": False, **more})
 
 
 def flag(names: str, text: str, **more: Any) -> Any:
     """Return the declaration of an option without a value."""
-    return typer.Option(*names.split(), help=text, **more)
+    return typer.Option(*names.split(), help=text, **{"show_default": False, **more})
 
 
 def run_names(which: str) -> Any:
     """Return the argument for one or more runs. `which` says in the help which runs the command takes."""
     text = f"{which}: names, beginnings of names, references, or `last`."
-    return typer.Argument(metavar="NAME...", help=text, autocompletion=runs, show_default=False)
+    return argument("NAME...", text, autocompletion=runs)
 
 
 def _run_name(complete: Completion) -> Any:
     text = "A run: its name, the beginning of its name, its reference, or `last`."
-    return typer.Argument(metavar="NAME", help=text, autocompletion=complete, show_default=False)
+    return argument("NAME", text, autocompletion=complete)
 
 
 RunName = Annotated[str, _run_name(runs)]
@@ -218,7 +224,7 @@ TargetName = Annotated[
 TargetOfRuns = Annotated[
     str | None, option("--target -t", "TARGET", "All runs on this target, by any user.", autocompletion=targets)
 ]
-Profile = Annotated[str | None, option("--profile", "NAME", "A profile in cloudtrain.toml.", show_default=False)]
+Profile = Annotated[str | None, option("--profile", "NAME", "A profile in cloudtrain.toml.")]
 
 
 def _each_field_once(changes: list[str] | None) -> list[str] | None:
@@ -239,12 +245,11 @@ Set = Annotated[
         "Change a field of the job, for example hyperparameters.epochs=3. Repeatable.",
         callback=_each_field_once,
         autocompletion=fields,
-        show_default=False,
     ),
 ]
 Ignore = Annotated[
     list[str] | None,
-    option("--ignore", "CODE", "Ignore findings with this code. Repeatable.", autocompletion=codes, show_default=False),
+    option("--ignore", "CODE", "Ignore findings with this code. Repeatable.", autocompletion=codes),
 ]
 Detach = Annotated[bool, flag("--detach -d", "Return as soon as the target has accepted the run.")]
 Csv = Annotated[bool, flag("--csv", "Print comma-separated values, with a header.")]

@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 def adopt_command(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A job's request or description (JSON or YAML), or `-` for stdin; a script or notebook; an existing "
+        options.argument(
+            "SOURCE",
+            "A job's request or description (JSON or YAML), or `-` for stdin; a script or notebook; an existing "
             "job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a launch command in quotes; a batch script; "
             "or a SkyPilot task file.",
-            show_default=False,
         ),
     ],
     job: Annotated[
         str | None,
-        options.option("--job", "NAME", "The job to convert, if the source has several.", show_default=False),
+        options.option("--job", "NAME", "The job to convert, if the source has several."),
     ] = None,
     write: Annotated[
         Path | None, options.option("--write", "DIR", "Write job.yaml (or sweep.yaml) and cloudtrain.toml into DIR.")
@@ -43,10 +42,13 @@ def adopt_command(
     ] = None,
     args: Annotated[
         str | None,
-        options.option("--args", "TEXT", 'Arguments of the script, for example "--epochs 3".', show_default=False),
+        options.option("--args", "TEXT", 'Arguments of the script, for example "--epochs 3".'),
     ] = None,
     time_limit: Annotated[
-        float, options.option("--time-limit", "SECONDS", "The most seconds that the script may run.", min=1)
+        float,
+        options.option(
+            "--time-limit", "SECONDS", "The most seconds that the script may run.", min=1, show_default=True
+        ),
     ] = 300,
     static: Annotated[
         bool, options.flag("--static", "Write a draft from the text of the script, without running it.")

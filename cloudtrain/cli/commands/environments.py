@@ -67,9 +67,7 @@ def _keys(_: str) -> list[str]:
 
 @environments_command.command(cls=Command)
 def remove(
-    keys: Annotated[
-        list[str], typer.Argument(metavar="KEY...", help="Keys of the list.", autocompletion=_keys, show_default=False)
-    ],
+    keys: Annotated[list[str], options.argument("KEY...", "Keys of the list.", autocompletion=_keys)],
 ) -> None:
     """Remove environments that no unfinished run uses.
 
@@ -87,7 +85,7 @@ def remove(
 def lock(
     source: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="A requirements file, a project, a script or a job.", show_default=False),
+        options.argument("FILE", "A requirements file, a project, a script or a job."),
     ],
     target: options.TargetName = None,
     python: Annotated[

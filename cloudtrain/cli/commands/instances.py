@@ -46,9 +46,9 @@ def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, st
 def instances_command(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="A type to show in full.",
+        options.argument(
+            "[NAME]",
+            "A type to show in full.",
             autocompletion=_offer(lambda target: [instance.name for instance in instance_types(target)]),
         ),
     ] = None,
@@ -58,7 +58,6 @@ def instances_command(
             "--target -t",
             "TARGET",
             "The target. Default: `target` in cloudtrain.toml, else the first target that lists instance types.",
-            show_default=False,
             autocompletion=options.targets,
         ),
     ] = None,
@@ -71,9 +70,7 @@ def instances_command(
             autocompletion=_offer(lambda target: gpu_names(instance_types(target))),
         ),
     ] = None,
-    gpus: Annotated[
-        int | None, options.option("--gpus", "N", "Only types with N GPUs (0: no GPU).", min=0, show_default=False)
-    ] = None,
+    gpus: Annotated[int | None, options.option("--gpus", "N", "Only types with N GPUs (0: no GPU).", min=0)] = None,
     interconnect: Annotated[
         str | None,
         options.option(
@@ -91,7 +88,7 @@ def instances_command(
     ] = None,
     max_price: Annotated[
         float | None,
-        options.option("--max-price", "USD", "Only types that cost at most this much per hour.", show_default=False),
+        options.option("--max-price", "USD", "Only types that cost at most this much per hour."),
     ] = None,
     sort: Annotated[
         str,
@@ -100,15 +97,12 @@ def instances_command(
             "KEY",
             "Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (largest "
             "first).",
-            show_default=False,
             autocompletion=_offer(lambda _: ORDERS),
         ),
     ] = "price",
     everything: Annotated[bool, options.flag("--all -a", "Show all matching types, not only the first.")] = False,
     retired: Annotated[bool, options.flag("--retired", "Include types that are no longer offered.")] = False,
-    count: Annotated[
-        int, options.option("-n --limit", "N", "Show the first N. Default: 20.", min=1, show_default=False)
-    ] = 20,
+    count: Annotated[int, options.option("-n --limit", "N", "Show the first N. Default: 20.", min=1)] = 20,
     refresh: Annotated[
         bool,
         options.flag(

@@ -51,12 +51,8 @@ _HELP = "A run, a job file, or a plan's JSON file."
 
 
 def diff_command(
-    before: Annotated[
-        str, typer.Argument(metavar="A", help=_HELP, autocompletion=options.runs_and_jobs, show_default=False)
-    ],
-    after: Annotated[
-        str, typer.Argument(metavar="B", help=_HELP, autocompletion=options.runs_and_jobs, show_default=False)
-    ],
+    before: Annotated[str, options.argument("A", _HELP, autocompletion=options.runs_and_jobs)],
+    after: Annotated[str, options.argument("B", _HELP, autocompletion=options.runs_and_jobs)],
     target: options.TargetName = None,
     profile: options.Profile = None,
     json: options.Json = False,
@@ -85,7 +81,10 @@ def diff_command(
 
 def cost_command(
     by: Annotated[
-        str, options.option("--by", "GROUP", "Group by job, month, target or tag:KEY.", autocompletion=options.groups)
+        str,
+        options.option(
+            "--by", "GROUP", "Group by job, month, target or tag:KEY.", autocompletion=options.groups, show_default=True
+        ),
     ] = "job",
     since: Annotated[
         str | None, options.option("--since", "TIME", "Only runs submitted since a date, or since `30d` ago.")
@@ -168,7 +167,7 @@ def _runs(count: int) -> str:
 
 def code_command(
     name: options.RunName,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.", show_default=False)],
+    folder: Annotated[Path, options.argument("DIR", "A new or empty folder.")],
     json: options.Json = False,
 ) -> None:
     """Write the code of a run into a folder.

@@ -33,7 +33,6 @@ def plan_command(
             "text (default); json: the whole plan; request: the exact request; or a format of the target's own "
             "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job create --file`, aws-cli for "
             "`aws sagemaker create-training-job --cli-input-json`.",
-            show_default=False,
             autocompletion=options.formats,
         ),
     ] = "text",
@@ -139,7 +138,6 @@ def check_command(
         options.flag(
             "--online/--offline",
             "Also ask the target about role, bucket, inputs and quota. Default: only if you have credentials.",
-            show_default=False,
         ),
     ] = None,
     json: options.Json = False,
@@ -213,9 +211,9 @@ class Explanation(NamedTuple):
 def explain_command(
     code: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[CODE]",
-            help="The code of a finding or an error. Default: list all of them.",
+        options.argument(
+            "[CODE]",
+            "The code of a finding or an error. Default: list all of them.",
             autocompletion=options.all_codes,
         ),
     ] = None,

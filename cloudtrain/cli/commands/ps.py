@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cloudtrain.plans.document import Cell
     from cloudtrain.plans.states import RunStatus
 
-_LIMIT = options.option("-n --limit", "N", "Show the newest N runs. Default: 20.", min=1, show_default=False)
+_LIMIT = options.option("-n --limit", "N", "Show the newest N runs. Default: 20.", min=1)
 _WHERE = options.option(
     "--where",
     "COMPARISON",
@@ -287,9 +287,7 @@ def logs_command(
     ] = None,
     prefix: Annotated[
         bool,
-        options.flag(
-            "--prefix/--no-prefix", "Print the rank before each line, or not. Default: print it.", show_default=False
-        ),
+        options.flag("--prefix/--no-prefix", "Print the rank before each line, or not. Default: print it."),
     ] = True,
     timestamps: Annotated[bool, options.flag("--timestamps", "Print the time (UTC) before each line.")] = False,
     raw: Annotated[bool, options.flag("--raw", "Print the output unchanged, with its control characters.")] = False,
@@ -334,12 +332,11 @@ def download_command(
     name: options.RunName,
     path: Annotated[
         str,
-        typer.Argument(
-            metavar="[PATH]",
-            help="`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has `outputs/` (all outputs) "
+        options.argument(
+            "[PATH]",
+            "`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has `outputs/` (all outputs) "
             "and `work/`. Default: everything.",
             autocompletion=options.parts,
-            show_default=False,
         ),
     ] = "",
     to: Annotated[

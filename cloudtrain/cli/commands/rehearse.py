@@ -35,11 +35,10 @@ def rehearse_command(
     submission: SubmitOptions,
     what: Annotated[
         str,
-        typer.Argument(
-            metavar="JOB|RUN",
-            help="A job file or `bundled:NAME`; or a successful run on this machine to compare with.",
+        options.argument(
+            "JOB|RUN",
+            "A job file or `bundled:NAME`; or a successful run on this machine to compare with.",
             autocompletion=options.jobs,
-            show_default=False,
         ),
     ],
     at_step: Annotated[

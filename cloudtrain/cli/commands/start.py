@@ -8,8 +8,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group
@@ -26,7 +24,7 @@ _FOLDERS = ("src", "code", "scripts", "training")
 
 
 def init_command(
-    path: Annotated[Path, typer.Argument(metavar="[FILE]", help="The job file to write.")] = Path("job.yaml"),
+    path: Annotated[Path, options.argument("[FILE]", "The job file to write.")] = Path("job.yaml"),
     script: Annotated[
         Path | None, options.option("--script", "FILE", "Your training script. Default: cloudtrain looks for it.")
     ] = None,
@@ -149,9 +147,7 @@ class Kind(str, Enum):
 def schema_command(
     kind: Annotated[
         Kind,
-        options.option(
-            "--kind", "KIND", "The kind of job file: training (default), processing or sweep.", show_default=False
-        ),
+        options.option("--kind", "KIND", "The kind of job file: training (default), processing or sweep."),
     ] = Kind.training,
 ) -> None:
     """Print the JSON Schema of a job file, for editors.
@@ -171,9 +167,7 @@ scripts_command = new_group(needs_command=True)
 
 ScriptName = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME", help="The name of a bundled script.", autocompletion=options.scripts, show_default=False
-    ),
+    options.argument("NAME", "The name of a bundled script.", autocompletion=options.scripts),
 ]
 
 
@@ -203,9 +197,7 @@ def list_all_scripts(json: options.Json = False) -> None:
 @scripts_command.command("show", cls=Command)
 def show_script(
     name: ScriptName,
-    file: Annotated[
-        str, options.option("--file", "FILE", "The file to print. Default: train.py.", show_default=False)
-    ] = "train.py",
+    file: Annotated[str, options.option("--file", "FILE", "The file to print. Default: train.py.")] = "train.py",
 ) -> None:
     """Print a file of a bundled script.
 
@@ -224,9 +216,7 @@ def show_script(
 @scripts_command.command(cls=Command)
 def copy(
     name: ScriptName,
-    destination: Annotated[
-        Path | None, typer.Argument(metavar="[DEST]", help="A new or empty folder. Default: NAME.")
-    ] = None,
+    destination: Annotated[Path | None, options.argument("[DEST]", "A new or empty folder. Default: NAME.")] = None,
 ) -> None:
     """Copy a bundled script as a start for your own.
 

@@ -204,7 +204,7 @@ def _say_history(run: Run) -> None:
 def rerun_command(
     run: options.RunName,
     set_: options.Set = None,
-    name: Annotated[str | None, options.option("--name", "NAME", "Rename the job.", show_default=False)] = None,
+    name: Annotated[str | None, options.option("--name", "NAME", "Rename the job.")] = None,
     ignore: options.Ignore = None,
     offline: Annotated[
         bool, options.flag("--offline", "With --set: do not check role, bucket and quota with the target first.")
@@ -252,7 +252,7 @@ def _print_goes_on(sweep: Run) -> None:
 
 def continue_command(
     name: options.RunName,
-    trials: Annotated[int, options.option("--trials", "N", "Add N trials.", min=0, show_default=False)] = 0,
+    trials: Annotated[int, options.option("--trials", "N", "Add N trials.", min=0)] = 0,
     detach: Annotated[bool, options.flag("--detach -d", "Return as soon as the sweep continues.")] = False,
 ) -> None:
     """Continue a sweep, with more trials if you like.
