@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from cloudtrain.code.files import Entry, content_hash
-from cloudtrain.code.tree import PIECE, SourceChanged, Tree, open_regular
+from cloudtrain.code.tree import Digest, SourceChanged, Tree, hash_files
 from cloudtrain.errors import TargetError
 from cloudtrain.lifecycle.records import JobRecord
 from cloudtrain.plans.plan import Bundle, Upload
@@ -93,31 +91,12 @@ def _places(entries: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]
     """Map the path of each file to a location at which the file still has its original content. Searches the folders
     one after the other until all files are found. Files without such a location are left out."""
     left, places = [entry for entry in entries if entry.target is None], dict[str, str]()
-    while left:
-        folder = next(folders, None)
-        if folder is None:
-            break
-        for entry in left:
-            place = f"{folder}/{entry.path}"
-            if _digest(place) == entry.sha256:
+    while left and (folder := next(folders, None)) is not None:
+        there = {entry: f"{folder}/{entry.path}" for entry in left}
+        there = {entry: place for entry, place in there.items() if os.path.isfile(place)}  # noqa: PTH113 - a pipe blocks
+        digests = hash_files([*there.values()], [entry.size for entry in there], [None] * len(there))
+        for (entry, place), digest in zip(there.items(), digests, strict=True):
+            if isinstance(digest, Digest) and digest.sha256 == entry.sha256:
                 places[entry.path] = place
         left = [entry for entry in left if entry.path not in places]
     return places
-
-
-def _digest(place: str) -> str | None:
-    """Return the hash of the regular file at `place`; None if there is none, or if it cannot be read."""
-    try:
-        if not stat.S_ISREG(os.lstat(place).st_mode):  # opening a pipe would block
-            return None
-        descriptor = open_regular(place)
-    except OSError:
-        return None
-    digest = hashlib.sha256()
-    with os.fdopen(descriptor, "rb") as file:
-        try:
-            while piece := file.read(PIECE):
-                digest.update(piece)
-        except OSError:
-            return None
-    return digest.hexdigest()
