@@ -16,7 +16,7 @@ from cloudtrain.lifecycle.once import recover as recover_submissions
 from cloudtrain.lifecycle.records import Condition, condition_of, origin_here
 from cloudtrain.lifecycle.run import ChainedRun, Run
 from cloudtrain.lifecycle.schema import open_store, read_store
-from cloudtrain.lifecycle.store import RunRecord, Store
+from cloudtrain.lifecycle.store import NEWEST, RunRecord, Store
 from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, ListedRun, RunRef, RunState
 from cloudtrain.system.plugins import target_names
 from cloudtrain.targets.contract import KeepsQueue
@@ -24,9 +24,6 @@ from cloudtrain.targets.registry import all_targets, service_of
 from cloudtrain.targets.settings import Settings, load_settings
 from cloudtrain.targets.where import AnyTarget, Where
 from cloudtrain.targets.where import where as find_where
-
-NEWEST = "last"
-"""The name that stands for the newest run."""
 
 
 def run(name: str) -> Run:
@@ -64,17 +61,13 @@ def run(name: str) -> Run:
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
     if len(rows) > 1:
         names = ", ".join(f"`{row.name}`" for row in rows[:5])
+        rest = f"; `cloudtrain ps --all` lists the other {len(rows) - 5}" if rows[5:] else ""
         raise RunNotFound(
             f"the names of {len(rows)} runs begin with `{name}`",
-            hint=f"write one of the full names: {names}{_rest_of(rows[5:])}",
+            hint=f"write one of the full names: {names}{rest}",
             code="CT932",
         )
     return run_of_record(rows[0], settings, elsewhere=elsewhere)
-
-
-def _rest_of(rows: Sequence[RunRecord]) -> str:
-    """Return the end of a hint that names some of several runs: how to list the other `rows`, if any."""
-    return f"; `cloudtrain ps --all` lists the other {len(rows)}" if rows else ""
 
 
 def runs(

@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cloudtrain.errors import CloudtrainError, NameTaken, StoreError, TargetError, TargetUnreachable
 from cloudtrain.lifecycle.records import NOWHERE, JobRecord, Origin
-from cloudtrain.lifecycle.store import RunRecord, Store
-from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunState, service_name
+from cloudtrain.lifecycle.store import SENT, RunRecord, Store
+from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunRef, RunState, service_name
 from cloudtrain.system.plugins import part_of
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
@@ -272,10 +272,7 @@ def _planned(store: Store, sending: Sending, plan: Plan, counter: int) -> RunRec
         counter=counter,
         stage="planned",
         state=RunState.PENDING.value,
-        reason=None,
         created=store.now(),
-        started=None,
-        ended=None,
     )
 
 
@@ -299,7 +296,7 @@ def _send(store: Store, sending: Sending, plan: Plan, record: RunRecord) -> None
         service.upload(plan, sending.code, on_bytes=sending.watch.on_bytes)
         if record.stage == "planned":
             store.advance(record.name, "uploaded")
-            if _is_taken(service, plan):
+            if _or_taken(service.has, plan.ref):
                 message = f"`{plan.target}` already has another run named `{plan.run_name}`"
                 raise NameTaken(message, hint="this run gets the next free name")
         store.advance(record.name, "sent")
@@ -307,13 +304,6 @@ def _send(store: Store, sending: Sending, plan: Plan, record: RunRecord) -> None
     except BaseException as error:
         _forget_if_not_there(store, service, record, error)
         raise
-
-
-def _is_taken(service: Service, plan: Plan) -> bool:
-    try:
-        return service.has(plan.ref)
-    except NameTaken:
-        return True
 
 
 def _report(store: Store, sending: Sending, submitted: Submitted) -> Submitted:
@@ -336,14 +326,14 @@ def _forget_if_not_there(store: Store, service: Service, record: RunRecord, erro
     """Forget a record if its run cannot exist: the request was not sent yet, the target refused it, or the target has
     no such run and no request can be in transit any more."""
     current = store.get(record.name)
-    if current is None or current.stage in ("accepted", "reported"):
+    if current is None or current.stage in SENT:
         return
     refused = isinstance(error, TargetError) and not isinstance(error, TargetUnreachable)
     was_sent_before = record.stage == "sent"
     try:
         certain = (refused and not was_sent_before) or not service.in_flight
         is_of_others = isinstance(error, NameTaken) and not was_sent_before
-        never_arrived = current.stage != "sent" or is_of_others or (certain and _withdraw(service, record))
+        never_arrived = current.stage != "sent" or is_of_others or (certain and _or_taken(service.withdraw, record.ref))
     except CloudtrainError:
         return  # the next command asks again
     if never_arrived:
@@ -357,7 +347,7 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
     try:
         service = service_of(service_name(record.key, record.target))
         left = _may_arrive_for(store, service, record)
-        arrived = service.has(record.ref) if left > 0 else not _withdraw(service, record)
+        arrived = service.has(record.ref) if left > 0 else not _or_taken(service.withdraw, record.ref)
     except CloudtrainError as error:
         return Recovered(record.name, "unknown", f"`{record.target}` could not be asked: {error.message}")
     if arrived:
@@ -370,11 +360,11 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
     return Recovered(record.name, "forgotten", f"`{record.target}` has no such run")
 
 
-def _withdraw(service: Service, record: RunRecord) -> bool:
-    """Withdraw the request for a run. Return True if the request can never create a run from now on. That is also so if
-    another user's run has the name, because names are unique."""
+def _or_taken(ask: Callable[[RunRef], bool], ref: RunRef) -> bool:
+    """Return the answer of `Service.has` or `Service.withdraw`; True if another user's run has the name, because names
+    are unique: no request can create a run of this name from now on."""
     try:
-        return service.withdraw(record.ref)
+        return ask(ref)
     except NameTaken:
         return True
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.code.tree import Tree
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudtrainError, shortened
 from cloudtrain.job.file import SWEEP
 from cloudtrain.lifecycle.again import RUNTIME, code_of
 from cloudtrain.lifecycle.prepare import Ready
@@ -79,7 +79,7 @@ def shown(value: Any) -> str:
     if value is ABSENT:
         return "(not set)"
     text = value if isinstance(value, str) and value.strip() == value and value else json.dumps(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return shortened(text, _LONGEST)
 
 
 def _name(change: Change) -> str:

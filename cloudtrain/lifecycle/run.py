@@ -17,6 +17,7 @@ from cloudtrain.lifecycle.once import Watch, find_service
 from cloudtrain.lifecycle.schema import open_store, read_store
 from cloudtrain.lifecycle.store import RunRecord
 from cloudtrain.plans.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
+from cloudtrain.plans.status import run_document
 from cloudtrain.system.files import folder_size, remove_folder
 from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.contract import ByteProgress, Service
@@ -91,10 +92,6 @@ class Run:
             target=ref.target,
             place=ref.place,
             job_name=re.sub(r"-[0-9a-f]{8}-[0-9]+$", "", ref.name),  # names that cloudtrain did not make stay unchanged
-            key="",
-            submitter="",
-            store="",
-            counter=0,
             stage="reported",
             state=status.state.value,
             reason=status.reason,
@@ -116,9 +113,9 @@ class Run:
         return f"<Run {self.ref} {self._last.state}>"
 
     def _repr_html_(self) -> str:
-        from cloudtrain.plans.html import run_html
+        from cloudtrain.plans.html import to_html
 
-        return run_html(self.name, str(self.ref), self.status())
+        return to_html(run_document(self.name, str(self.ref), self.status()))
 
     @property
     def state(self) -> RunState:

@@ -33,8 +33,14 @@ STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
 of that name, and the request is about to leave. accepted: the target has the run. reported: the user was told its name,
 so that a later submit of the same job means a new run."""
 
+NEWEST = "last"
+"""The name that stands for the newest run."""
 
-@dataclass(frozen=True)
+SENT = ("accepted", "reported")
+"""Stages of submissions that created a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """One run in the store, with its last known status. Times are seconds since the epoch."""
 
@@ -42,19 +48,19 @@ class RunRecord:
     target: str
     place: str | None
     job_name: str
-    key: str
+    key: str = ""
     """Hash that is equal for submissions of the same job: of the target, location, job name, and plan without its run
     name."""
-    submitter: str
-    store: str
+    submitter: str = ""
+    store: str = ""
     """The salt of the store that submitted the run; empty for runs of earlier versions."""
-    counter: int
+    counter: int = 0
     stage: str
     state: str
-    reason: str | None
+    reason: str | None = None
     created: float
-    started: float | None
-    ended: float | None
+    started: float | None = None
+    ended: float | None = None
     seq: int | None = None
     """The position in the order of submission. The store assigns it."""
 

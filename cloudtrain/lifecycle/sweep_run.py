@@ -16,6 +16,7 @@ from cloudtrain.lifecycle.once import Watch, find_service
 from cloudtrain.lifecycle.pictures import history, importance, parallel_coordinates, png_of, slices
 from cloudtrain.lifecycle.run import Run
 from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.store import SENT
 from cloudtrain.lifecycle.sweep_page import SweepCost, sweep_document
 from cloudtrain.lifecycle.sweep_service import SweepService, trials_key
 from cloudtrain.machines.table import over
@@ -264,7 +265,7 @@ class SweepRun(Run):
         with read_store(self._settings.state_dir) as store:
             rows = [] if store is None else store.of_sweep(trials_key(self.name))
             money = {} if store is None else store.money()
-        for trial in (Run(row, self._settings) for row in rows if row.stage in ("accepted", "reported")):
+        for trial in (Run(row, self._settings) for row in rows if row.stage in SENT):
             status = trial.last_status
             if not status.state.is_final:
                 with suppress(CloudtrainError):  # use the last known status
