@@ -428,7 +428,8 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
     status, reports = item.last_status, list[dict[str, float]]()
     with suppress(CloudtrainError):  # without an answer of the target, what the last command saw
         status, reports = item.status(), item.metrics()
-    return Side.of_run(sent_job.name, sent_job.ref, sent_job.kept, results_of(status, reports))
+    record, results = sent_job.kept, results_of(status, reports)
+    return Side(sent_job.name, record.plan, record, ref=sent_job.ref, results=results)
 
 
 def _plan_in(path: Path) -> Mapping[str, Any] | None:

@@ -26,7 +26,7 @@ from cloudtrain.targets.common.gpus import gpu_ids
 from cloudtrain.targets.where import Where, where
 
 if TYPE_CHECKING:
-    from cloudtrain.cli.job_options import SubmitOptions
+    from cloudtrain.cli.options import SubmitOptions
     from cloudtrain.job.file import JobFile
     from cloudtrain.plans.plan import Plan
     from cloudtrain.targets.settings import TargetSettings
@@ -202,14 +202,7 @@ def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
     return file._replace(**{"job": work} if file.sweep is None else {"sweep": work})
 
 
-def plan_of(file: JobFile, target: Where, options: SubmitOptions) -> Plan:
-    ignore = list(options.ignore or ())
-    with worded(options):
-        plan = ct.plan(file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of)
-        return worded_plan(plan, options)
-
-
-def checked_plan_of(file: JobFile, target: Where, options: SubmitOptions, *, online: bool | None) -> Plan:
+def plan_of(file: JobFile, target: Where, options: SubmitOptions, *, online: bool | None = False) -> Plan:
     """With `online=None`, the target is asked only if you have credentials."""
     ignore = list(options.ignore or ())
     with worded(options):

@@ -253,7 +253,7 @@ class _Reader:
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue
-            sources = value.value if _is_sequence(value) else [value]
+            sources = value.value if type(value).__name__ == "SequenceNode" else [value]
             for source in sources:
                 if _is_mapping(source):
                     yield self._flat(source, path)
@@ -293,10 +293,6 @@ def _is_scalar(node: yaml.Node) -> TypeGuard[yaml.ScalarNode]:
 
 def _is_mapping(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:
     return type(node).__name__ == "MappingNode"
-
-
-def _is_sequence(node: yaml.Node) -> TypeGuard[yaml.SequenceNode]:
-    return type(node).__name__ == "SequenceNode"
 
 
 def _place(node: yaml.Node) -> Place:

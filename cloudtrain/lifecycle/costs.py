@@ -37,11 +37,6 @@ class RunCost(NamedTuple):
     estimated: float | None = None
     is_free: bool = False
 
-    @property
-    def has_no_price(self) -> bool:
-        """Whether the target is not free, but the cost of the run is unknown."""
-        return not self.is_free and self.billed is None and self.estimated is None
-
 
 @dataclass
 class Sum:
@@ -69,7 +64,7 @@ class Sum:
         self.billed_runs += run.billed is not None
         self.estimated_runs += run.estimated is not None
         self.free_runs += run.is_free
-        self.without_price += run.has_no_price
+        self.without_price += not run.is_free and run.billed is None and run.estimated is None
 
 
 def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:

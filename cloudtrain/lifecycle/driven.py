@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from cloudtrain.errors import NameTaken, TargetError
 from cloudtrain.plans.plan import Plan
@@ -71,11 +71,6 @@ class DrivenFolder:
     @property
     def is_driven(self) -> bool:
         return is_held(self.lock)
-
-    @property
-    def is_continuing(self) -> bool:
-        """Whether a command is starting the driver again."""
-        return is_held(self.turn)
 
     def write_status(self, state: RunState, reason: str | None, *, start_time: float, **more: Any) -> None:
         """Replace the status. `reason` explains the state, `start_time` is the run's start in seconds since the epoch,
@@ -232,17 +227,16 @@ class DrivenService(Service):
         return is_written
 
 
-class Archive:
+class Archive(NamedTuple):
     """The stored code archive of a run, as a `BundleWriter`."""
 
-    def __init__(self, file: Path, sha256: str) -> None:
-        self._file = file
-        self.sha256 = sha256
+    file: Path
+    sha256: str
 
     def write(self, path: Path) -> None:
         """Copy the archive to `path` atomically."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        shutil.copyfile(self._file, temporary)
+        shutil.copyfile(self.file, temporary)
         temporary.replace(path)
 
 

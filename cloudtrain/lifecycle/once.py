@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -39,7 +39,6 @@ from cloudtrain.lifecycle.records import NOWHERE, JobRecord, Origin
 from cloudtrain.lifecycle.store import SENT, RunRecord, Store
 from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunRef, RunState, service_name
 from cloudtrain.system.plugins import part_of
-from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 
@@ -195,22 +194,12 @@ def _is_own(store: Store, record: RunRecord) -> bool:
 
 def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None]) -> None:
     """Call `report` with all accepted runs that the user may not have seen, and record these runs as reported."""
-    records, locks = list[RunRecord](), list[ProcessLock]()
-    try:
-        for record in store.unfinished():
-            lock = store.lock(record.name)
-            if lock is None:
-                continue
-            locks.append(lock)
-            current = store.get(record.name)
-            if current is not None and current.stage == "accepted":
-                records.append(current)
+    with ExitStack() as stack:
+        free = [stack.enter_context(_take_over(store, record)) for record in store.unfinished()]
+        records = [record for record in free if record is not None and record.stage == "accepted"]
         report(records)
         for record in records:
             store.advance(record.name, "reported")
-    finally:
-        for lock in locks:
-            lock.release(remove=True)
 
 
 def _same(store: Store, sending: Sending) -> list[RunRecord]:

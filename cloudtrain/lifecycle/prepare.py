@@ -364,10 +364,6 @@ class Ready:
         placed = tuple(self._place(finding) for finding in findings)
         return replace(plan, findings=placed, hidden=values_to_hide(self.work.view))
 
-    def compile_as(self, name: str) -> Plan:
-        """Return what the target makes of the job for the run `name`: no notes, no data to upload, no findings."""
-        return self.where.target.compile(self.work, self.where.settings, self.context._replace(run_name=name))
-
     def hourly_price(self, plan: Plan) -> float | None:
         """Return the list price in US dollars per hour for all instances; None if the target is free or the price is
         unknown."""

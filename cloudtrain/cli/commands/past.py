@@ -207,8 +207,7 @@ def trials_command(
       cloudtrain trials last --csv > trials.csv
       cloudtrain trials last --json | jq ".[0].reason"
     """
-    from cloudtrain.lifecycle.sweep_page import ranked, trials_table
-    from cloudtrain.lifecycle.sweep_run import sweep_of
+    from cloudtrain.lifecycle.sweep_run import ranked, sweep_of, trials_table
 
     if csv and json:
         raise UsageError("`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902")

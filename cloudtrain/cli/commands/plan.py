@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cloudtrain.cli import options
-from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
+from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
 from cloudtrain.cli.terminal import print_json, say, show, show_table, typed
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, more_about
 from cloudtrain.plans.document import Block, Document, Heading, Lines, Text, visible, visible_json
@@ -161,7 +161,7 @@ def check_command(
         target = inputs.target_of(submission)
         if submission.pin:
             file = inputs.pinned(file, target, offline=online is False)
-        plan = inputs.checked_plan_of(file, target, submission, online=online)
+        plan = inputs.plan_of(file, target, submission, online=online)
     except CloudtrainError as error:
         if not json:
             raise

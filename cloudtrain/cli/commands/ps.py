@@ -180,8 +180,7 @@ def _say_how_to_get_metrics(run: Run) -> None:
 
 
 def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
-    from cloudtrain.lifecycle.sweep_page import sweep_document
-    from cloudtrain.lifecycle.sweep_run import sweep_of
+    from cloudtrain.lifecycle.sweep_run import sweep_document, sweep_of
 
     sweep = sweep_of(run)
     trials = sweep.trials()

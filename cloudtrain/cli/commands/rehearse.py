@@ -9,13 +9,12 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import inputs, options
-from cloudtrain.cli.job_options import SubmitOptions, with_submit_options
+from cloudtrain.cli.options import SubmitOptions, with_submit_options
 from cloudtrain.cli.terminal import print_json, say, show
 from cloudtrain.errors import UsageError
 from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.training import BUNDLED
-from cloudtrain.lifecycle.curves import TOLERANCE
-from cloudtrain.lifecycle.rehearse import RehearsalOptions, rehearse, run_whole
+from cloudtrain.lifecycle.rehearse import rehearse, run_whole
 from cloudtrain.plans.document import Block, Document, Heading, Notice, Pairs, Span
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.system.processes import listening
@@ -68,8 +67,7 @@ def rehearse_command(
       cloudtrain rehearse last --json
     """
     whole = _whole(submission._replace(job=what, target=DEFAULT_TARGET))
-    rehearsal_options = RehearsalOptions(at_step, tuple(metric or ()), TOLERANCE if tolerance is None else tolerance)
-    result = rehearse(whole, rehearsal_options, on_stage=_say_stage)
+    result = rehearse(whole, at_step=at_step, metrics=metric or (), tolerance=tolerance, on_stage=_say_stage)
     if json:
         print_json(result.to_dict())
     else:

@@ -11,7 +11,7 @@ import typer
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.follow import follow, lines_so_far, upload_progress
-from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
+from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
 from cloudtrain.cli.runs import goes_on, require_consent, run_named
 from cloudtrain.cli.terminal import OutputError, print_json, print_lines, say, show, show_table, typed, width_of
 from cloudtrain.errors import UsageError
