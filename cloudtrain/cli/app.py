@@ -127,11 +127,11 @@ def _metavar(param: Any) -> str:
 PROGRAM = "cloudtrain"
 
 
-def new_group(*, needs_command: bool = False) -> typer.Typer:
-    """Return a command that has commands of its own, and needs one of them or not."""
+def new_group(*, needs_command: bool = False, **more: Any) -> typer.Typer:
+    """Return a command that has commands of its own, and needs one of them or not. `more` is for Typer."""
     return typer.Typer(
-        add_completion=False, rich_markup_mode=None, context_settings=CONTEXT, invoke_without_command=not needs_command,
-        pretty_exceptions_enable=False,
+        rich_markup_mode=None, context_settings=CONTEXT, invoke_without_command=not needs_command,
+        pretty_exceptions_enable=False, **{"add_completion": False, **more},
     )  # fmt: skip
 
 
@@ -234,7 +234,7 @@ def load_command(name: str) -> Any:
     command = getattr(import_module(f"cloudtrain.cli.commands.{COMMANDS[name].module}"), f"{name}_command")
     if isinstance(command, typer.Typer):
         return _name(built(command), name)
-    single = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
+    single = new_group()
     single.command(name, cls=Command)(command)
     return _name(built(single), name)
 
@@ -250,14 +250,7 @@ def run_command(args: Sequence[str]) -> int:
     return run()
 
 
-app = typer.Typer(
-    cls=LazyGroup,
-    context_settings=CONTEXT,
-    rich_markup_mode=None,
-    no_args_is_help=False,
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
-)
+app = new_group(cls=LazyGroup, add_completion=True)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -266,7 +266,9 @@ def print_logs(
                 first = list(islice(lines, 1))
                 lines = chain(first, lines)
                 if not first:
-                    say(_without_output(run, rank, instance))
+                    words = [f"of rank {rank}"] if rank is not None else []
+                    words += [f"of instance {instance}"] if instance is not None else []
+                    say(" ".join([f"`{run.name}` has no output", *words, *(() if run.state.is_final else ("yet",))]))
             _write(lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)), form, sys.stdout)
             return 0
         skip = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
@@ -281,27 +283,21 @@ def print_logs(
         return EXIT_INTERRUPTED
 
 
-def _without_output(run: Run, rank: int | None, instance: int | None) -> str:
-    words = [f"of rank {rank}"] if rank is not None else []
-    words += [f"of instance {instance}"] if instance is not None else []
-    return " ".join([f"`{run.name}` has no output", *words, *(() if run.state.is_final else ("yet",))])
+def _queue_news(name: str) -> Callable[[RunStatus], None]:
+    """Return a function that reports on stderr when the place of the run `name` in the queue changes, and when the run
+    leaves the queue and starts."""
+    before: int | None = None
 
-
-class _QueueNews:
-    """Reports on stderr when a followed run's place in the queue changes and when the run starts."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._place: int | None = None
-
-    def tell(self, status: RunStatus) -> None:
-        """Report the run's place in the queue if it has changed, or that the run has left the queue and starts."""
+    def tell(status: RunStatus) -> None:
+        nonlocal before
         place = status.queue_place
-        if place is not None and place != self._place:
-            say(f"`{self._name}` is queued: place {place}, {status.reason}")
-        elif place is None and self._place is not None and not status.state.is_final:
-            say(f"`{self._name}` starts")
-        self._place = place
+        if place is not None and place != before:
+            say(f"`{name}` is queued: place {place}, {status.reason}")
+        elif place is None and before is not None and not status.state.is_final:
+            say(f"`{name}` starts")
+        before = place
+
+    return tell
 
 
 def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
@@ -329,9 +325,9 @@ def _print(
     """Print lines as they appear and return the last value of each metric. `lines_of` returns the lines; its argument
     is a function to call with every new status of the run."""
     if form.as_json or form.raw:
-        return _write(lines_of(_QueueNews(run.name).tell), form, stream)
+        return _write(lines_of(_queue_news(run.name)), form, stream)
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return _write(_without_frames(lines_of(_QueueNews(run.name).tell)), form, stream)
+        return _write(_without_frames(lines_of(_queue_news(run.name))), form, stream)
     with LiveView(form, stream) as live:
         for line in _without_frames(lines_of(live.take_status)):
             live.show(line)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 import typer
 
 from cloudtrain.errors import UsageError
+from cloudtrain.plans.states import SWEEP, TUNER, RunState
+from cloudtrain.system.plugins import all_targets, target_names
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.store import Store
@@ -64,8 +66,6 @@ def runs(_: str) -> list[str]:
 
 @silent
 def sweeps(_: str) -> list[str]:
-    from cloudtrain.plans.states import SWEEP, TUNER
-
     def names(store: Store) -> list[str]:
         rows = store.newest(limit=20 * _MOST_RUNS)
         return ["last", *(row.name for row in rows if row.key.startswith((SWEEP, TUNER)))]
@@ -139,8 +139,6 @@ def all_codes(_: str) -> list[str]:
 
 @silent
 def targets(_: str) -> list[str]:
-    from cloudtrain.system.plugins import target_names
-
     return [*target_names()]
 
 
@@ -151,8 +149,6 @@ FORMATS = ("text", "json", "request")
 @silent
 def formats(_: str) -> list[str]:
     """Return the formats of a plan: the common ones, then those of each target."""
-    from cloudtrain.system.plugins import all_targets
-
     own = dict.fromkeys(form for target in all_targets() for form in target.facts.plan_formats)
     return [*FORMATS, *own]
 
@@ -166,8 +162,6 @@ def emulated(_: str) -> list[str]:
 
 @silent
 def states(_: str) -> list[str]:
-    from cloudtrain.plans.states import RunState
-
     return [state.value for state in RunState]
 
 

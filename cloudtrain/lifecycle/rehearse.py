@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -181,11 +181,11 @@ class Comparison:
     metrics: tuple[str, ...]
     tolerance: float = TOLERANCE
     saved_at: int | None = None
-    joined: dict[int, Mapping[str, float]] = field(init=False)
-    """The curve of the interrupted run, continued and overridden by the curve of the resumed run."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "joined", {**self.interrupted, **self.resumed})
+    @property
+    def joined(self) -> Curve:
+        """The curve of the interrupted run, continued and overridden by the curve of the resumed run."""
+        return {**self.interrupted, **self.resumed}
 
     @property
     def stopped_at(self) -> int:
@@ -225,10 +225,11 @@ class Comparison:
 
     def verdict(self) -> Verdict:
         """Return the verdict. The checks run in a fixed order, and the first failed check decides."""
-        first = (self._does_not_repeat, self._saved_nothing, self._went_too_far)
-        for question in (*first, self._left_out_steps, self._differs):
+        for question in (self._does_not_repeat, self._saved_nothing, self._went_too_far, self._left_out_steps):
             if (verdict := question()) is not None:
                 return verdict
+        if (difference := self.first_difference(self.joined)) is not None:
+            return Verdict("differs", _words(difference), self._suspects(difference.step))
         if not self.largest_difference:
             return Verdict("same", f"all {self.compared} values are exactly those of the run without interruption")
         largest = f"differ by at most {self.largest_difference:.2g}, within the tolerance of {self.tolerance:g}"
@@ -269,10 +270,6 @@ class Comparison:
             return Verdict("incomparable", words, (advice,))
         words = f"{len(missing)} reported steps are missing, the first is {missing[0]}"
         return Verdict("skipped", words, ("position: the resumed run must go on with the step after the saved one",))
-
-    def _differs(self) -> Verdict | None:
-        difference = self.first_difference(self.joined)
-        return None if difference is None else Verdict("differs", _words(difference), self._suspects(difference.step))
 
     def _suspects(self, step: int) -> tuple[str, ...]:
         """Return the possible causes of a difference that begins at `step`. At the first resumed step, these are causes

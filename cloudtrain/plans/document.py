@@ -299,15 +299,6 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
             yield block
 
 
-def _heading(block: Heading, _: int | None) -> Iterator[Line]:
-    yield [Span(on_one_line(block.text), "strong")]
-
-
-def _text(block: Text, width: int | None) -> Iterator[Line]:
-    for line in wrap(block.text, width):
-        yield literals(line)
-
-
 def _pairs(block: Pairs, width: int | None) -> Iterator[Line]:
     rows = [(on_one_line(label), _span(value)) for label, value in block.rows]
     label_width = max((width_of(label) for label, _ in rows), default=0)
@@ -358,11 +349,6 @@ def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
     return [*padded, cells[-1]]
 
 
-def _lines(block: Lines, _: int | None) -> Iterator[Line]:
-    for line in block.lines:
-        yield [Span(" " * INDENT), Span(on_one_line(line))]
-
-
 def _command(block: CommandLine, width: int | None) -> Iterator[Line]:
     words = [shell_word(word) for word in block.argv]
     for number, line in enumerate(fill(words, width, indent=INDENT + 4)):
@@ -398,12 +384,12 @@ def _pad(text: str, size: int) -> str:
     return text + " " * (size - width_of(text))
 
 
-_LAYOUTS: dict[type, Callable[[Any, int | None], Iterator[Line]]] = {
-    Heading: _heading,
-    Text: _text,
+_LAYOUTS: dict[type, Callable[[Any, int | None], Iterable[Line]]] = {
+    Heading: lambda block, _: [[Span(on_one_line(block.text), "strong")]],
+    Text: lambda block, width: map(literals, wrap(block.text, width)),
     Pairs: _pairs,
     Table: _table,
-    Lines: _lines,
+    Lines: lambda block, _: ([Span(" " * INDENT), Span(on_one_line(line))] for line in block.lines),
     CommandLine: _command,
     Notice: _notice,
 }
@@ -431,7 +417,7 @@ def to_text(document: Document, *, width: int | None = 80, color: bool = False) 
 
 
 def paint(text: str, style: Style) -> str:
-    return f"\x1b[{_SGR[style]}m{text}\x1b[0m" if style and text else text
+    return f"\x1b[{_SGR[style]}m{text}{_RESET}" if style and text else text
 
 
 def _trim(line: Line) -> Line:

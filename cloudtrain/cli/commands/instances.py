@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 import typer
 
 from cloudtrain.cli import options
+from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, say, show, show_table
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.model import parse_size
@@ -47,7 +48,7 @@ def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, st
 def instances_command(
     name: Annotated[
         str | None,
-        options.argument(
+        argument(
             "[NAME]",
             "A type to show in full.",
             autocompletion=_offer(lambda target: [instance.name for instance in instance_types(target)]),
@@ -55,7 +56,7 @@ def instances_command(
     ] = None,
     target: Annotated[
         str | None,
-        options.option(
+        option(
             "--target -t",
             "TARGET",
             "The target. Default: `target` in cloudtrain.toml, else the first target that lists instance types.",
@@ -64,17 +65,17 @@ def instances_command(
     ] = None,
     gpu: Annotated[
         str | None,
-        options.option(
+        option(
             "--gpu",
             "GPU",
             "Only types with this GPU: H100, A100-40GB, 'a100 40gb'.",
             autocompletion=_offer(lambda target: gpu_names(instance_types(target))),
         ),
     ] = None,
-    gpus: Annotated[int | None, options.option("--gpus", "N", "Only types with N GPUs (0: no GPU).", min=0)] = None,
+    gpus: Annotated[int | None, option("--gpus", "N", "Only types with N GPUs (0: no GPU).", min=0)] = None,
     interconnect: Annotated[
         str | None,
-        options.option(
+        option(
             "--interconnect",
             "KIND",
             "Only types with this network: rdma (efa or infiniband), or ethernet (no RDMA).",
@@ -83,17 +84,15 @@ def instances_command(
     ] = None,
     min_gpu_memory: Annotated[
         str | None,
-        options.option(
-            "--min-gpu-memory", "SIZE", "Only types with at least this much memory per GPU, for example 40g."
-        ),
+        option("--min-gpu-memory", "SIZE", "Only types with at least this much memory per GPU, for example 40g."),
     ] = None,
     max_price: Annotated[
         float | None,
-        options.option("--max-price", "USD", "Only types that cost at most this much per hour."),
+        option("--max-price", "USD", "Only types that cost at most this much per hour."),
     ] = None,
     sort: Annotated[
         str,
-        options.option(
+        option(
             "--sort",
             "KEY",
             "Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (largest "
@@ -101,14 +100,12 @@ def instances_command(
             autocompletion=_offer(lambda _: ORDERS),
         ),
     ] = "price",
-    everything: Annotated[bool, options.flag("--all -a", "Show all matching types, not only the first.")] = False,
-    retired: Annotated[bool, options.flag("--retired", "Include types that are no longer offered.")] = False,
-    count: Annotated[int, options.option("-n --limit", "N", "Show the first N. Default: 20.", min=1)] = 20,
+    everything: Annotated[bool, flag("--all -a", "Show all matching types, not only the first.")] = False,
+    retired: Annotated[bool, flag("--retired", "Include types that are no longer offered.")] = False,
+    count: Annotated[int, option("-n --limit", "N", "Show the first N. Default: 20.", min=1)] = 20,
     refresh: Annotated[
         bool,
-        options.flag(
-            "--refresh", "First ask your account for the prices in its region; on Azure ML also for types and quota."
-        ),
+        flag("--refresh", "First ask your account for the prices in its region; on Azure ML also for types and quota."),
     ] = False,
     profile: options.Profile = None,
     json: options.Json = False,

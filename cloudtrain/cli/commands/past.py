@@ -10,6 +10,7 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
+from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.runs import moment_of, run_named
 from cloudtrain.cli.terminal import print_csv, print_json, print_lines, say, show, show_table
 from cloudtrain.errors import UsageError, did_you_mean
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def show_command(
     name: options.RunName,
-    job: Annotated[bool, options.flag("--job", "Print a job file that you can submit again from any folder.")] = False,
+    job: Annotated[bool, flag("--job", "Print a job file that you can submit again from any folder.")] = False,
     json: options.Json = False,
 ) -> None:
     """Show what was sent: the job, the request and the source.
@@ -51,8 +52,8 @@ _HELP = "A run, a job file, or a plan's JSON file."
 
 
 def diff_command(
-    before: Annotated[str, options.argument("A", _HELP, autocompletion=options.runs_and_jobs)],
-    after: Annotated[str, options.argument("B", _HELP, autocompletion=options.runs_and_jobs)],
+    before: Annotated[str, argument("A", _HELP, autocompletion=options.runs_and_jobs)],
+    after: Annotated[str, argument("B", _HELP, autocompletion=options.runs_and_jobs)],
     target: options.TargetName = None,
     profile: options.Profile = None,
     json: options.Json = False,
@@ -82,18 +83,16 @@ def diff_command(
 def cost_command(
     by: Annotated[
         str,
-        options.option(
+        option(
             "--by", "GROUP", "Group by job, month, target or tag:KEY.", autocompletion=options.groups, show_default=True
         ),
     ] = "job",
     since: Annotated[
-        str | None, options.option("--since", "TIME", "Only runs submitted since a date, or since `30d` ago.")
+        str | None, option("--since", "TIME", "Only runs submitted since a date, or since `30d` ago.")
     ] = None,
     target: options.TargetOfRuns = None,
     profile: options.Profile = None,
-    offline: Annotated[
-        bool, options.flag("--offline", "Do not ask targets for bills; use the data on this machine.")
-    ] = False,
+    offline: Annotated[bool, flag("--offline", "Do not ask targets for bills; use the data on this machine.")] = False,
     csv: options.Csv = False,
     json: options.Json = False,
 ) -> None:
@@ -167,7 +166,7 @@ def _runs(count: int) -> str:
 
 def code_command(
     name: options.RunName,
-    folder: Annotated[Path, options.argument("DIR", "A new or empty folder.")],
+    folder: Annotated[Path, argument("DIR", "A new or empty folder.")],
     json: options.Json = False,
 ) -> None:
     """Write the code of a run into a folder.
@@ -189,9 +188,7 @@ def code_command(
 
 def trials_command(
     name: options.SweepName,
-    best: Annotated[
-        int | None, options.option("--best", "N", "Show only the N best trials, the best first.", min=1)
-    ] = None,
+    best: Annotated[int | None, option("--best", "N", "Show only the N best trials, the best first.", min=1)] = None,
     csv: options.Csv = False,
     json: options.Json = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cloudtrain.cli import options
-from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
+from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, argument, flag, option, with_submit_options
 from cloudtrain.cli.terminal import print_json, say, show, show_table, typed
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, more_about
 from cloudtrain.plans.document import Block, Document, Heading, Lines, Text, visible, visible_json
@@ -27,7 +27,7 @@ def plan_command(
     submission: SubmitOptions,
     form: Annotated[
         str,
-        options.option(
+        option(
             "--format -f",
             "FORMAT",
             "text (default); json: the whole plan; request: the exact request; or a format of the target's own "
@@ -36,9 +36,9 @@ def plan_command(
             autocompletion=options.formats,
         ),
     ] = "text",
-    json: Annotated[bool, options.flag("--json", "Same as --format json.")] = False,
+    json: Annotated[bool, flag("--json", "Same as --format json.")] = False,
     short: Annotated[
-        bool, options.flag("--short", "Print only the summary and the findings, without processes and request.")
+        bool, flag("--short", "Print only the summary and the findings, without processes and request.")
     ] = False,
 ) -> None:
     """Show exactly what `submit` would send, without sending it.
@@ -135,7 +135,7 @@ def check_command(
     submission: SubmitOptions,
     online: Annotated[
         bool | None,
-        options.flag(
+        flag(
             "--online/--offline",
             "Also ask the target about role, bucket, inputs and quota. Default: only if you have credentials.",
         ),
@@ -211,7 +211,7 @@ class Explanation(NamedTuple):
 def explain_command(
     code: Annotated[
         str | None,
-        options.argument(
+        argument(
             "[CODE]",
             "The code of a finding or an error. Default: list all of them.",
             autocompletion=options.all_codes,

@@ -9,7 +9,7 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import inputs, options
-from cloudtrain.cli.options import SubmitOptions, with_submit_options
+from cloudtrain.cli.options import SubmitOptions, argument, option, with_submit_options
 from cloudtrain.cli.terminal import print_json, say, show
 from cloudtrain.errors import UsageError
 from cloudtrain.job.file import SUFFIXES
@@ -34,21 +34,21 @@ def rehearse_command(
     submission: SubmitOptions,
     what: Annotated[
         str,
-        options.argument(
+        argument(
             "JOB|RUN",
             "A job file or `bundled:NAME`; or a successful run on this machine to compare with.",
             autocompletion=options.jobs,
         ),
     ],
     at_step: Annotated[
-        int | None, options.option("--at-step", "N", "Interrupt at this step. Default: about halfway.", min=0)
+        int | None, option("--at-step", "N", "Interrupt at this step. Default: about halfway.", min=0)
     ] = None,
     metric: Annotated[
-        list[str] | None, options.option("--metric", "NAME", "Compare this metric instead of the losses. Repeatable.")
+        list[str] | None, option("--metric", "NAME", "Compare this metric instead of the losses. Repeatable.")
     ] = None,
     tolerance: Annotated[
         float | None,
-        options.option(
+        option(
             "--tolerance", "X", "The largest difference at which two values count as equal. Default: 1e-5.", min=0.0
         ),
     ] = None,

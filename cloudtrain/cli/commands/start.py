@@ -11,6 +11,7 @@ from typing import Annotated
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group
+from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
 from cloudtrain.code.bundled import copy_script, list_scripts, script_files, script_path
 from cloudtrain.errors import UsageError, did_you_mean
@@ -24,12 +25,12 @@ _FOLDERS = ("src", "code", "scripts", "training")
 
 
 def init_command(
-    path: Annotated[Path, options.argument("[FILE]", "The job file to write.")] = Path("job.yaml"),
+    path: Annotated[Path, argument("[FILE]", "The job file to write.")] = Path("job.yaml"),
     script: Annotated[
-        Path | None, options.option("--script", "FILE", "Your training script. Default: cloudtrain looks for it.")
+        Path | None, option("--script", "FILE", "Your training script. Default: cloudtrain looks for it.")
     ] = None,
-    name: Annotated[str | None, options.option("--name", "NAME", "The job's name.")] = None,
-    force: Annotated[bool, options.flag("--force", "Replace the file if it exists.")] = False,
+    name: Annotated[str | None, option("--name", "NAME", "The job's name.")] = None,
+    force: Annotated[bool, flag("--force", "Replace the file if it exists.")] = False,
 ) -> None:
     """Write a first job file.
 
@@ -147,7 +148,7 @@ class Kind(str, Enum):
 def schema_command(
     kind: Annotated[
         Kind,
-        options.option("--kind", "KIND", "The kind of job file: training (default), processing or sweep."),
+        option("--kind", "KIND", "The kind of job file: training (default), processing or sweep."),
     ] = Kind.training,
 ) -> None:
     """Print the JSON Schema of a job file, for editors.
@@ -167,7 +168,7 @@ scripts_command = new_group(needs_command=True)
 
 ScriptName = Annotated[
     str,
-    options.argument("NAME", "The name of a bundled script.", autocompletion=options.scripts),
+    argument("NAME", "The name of a bundled script.", autocompletion=options.scripts),
 ]
 
 
@@ -197,7 +198,7 @@ def list_all_scripts(json: options.Json = False) -> None:
 @scripts_command.command("show", cls=Command)
 def show_script(
     name: ScriptName,
-    file: Annotated[str, options.option("--file", "FILE", "The file to print. Default: train.py.")] = "train.py",
+    file: Annotated[str, option("--file", "FILE", "The file to print. Default: train.py.")] = "train.py",
 ) -> None:
     """Print a file of a bundled script.
 
@@ -216,7 +217,7 @@ def show_script(
 @scripts_command.command(cls=Command)
 def copy(
     name: ScriptName,
-    destination: Annotated[Path | None, options.argument("[DEST]", "A new or empty folder. Default: NAME.")] = None,
+    destination: Annotated[Path | None, argument("[DEST]", "A new or empty folder. Default: NAME.")] = None,
 ) -> None:
     """Copy a bundled script as a start for your own.
 

@@ -11,7 +11,7 @@ import typer
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.follow import follow, lines_so_far, upload_progress
-from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
+from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, flag, option, with_submit_options
 from cloudtrain.cli.runs import goes_on, require_consent, run_named
 from cloudtrain.cli.terminal import OutputError, print_json, print_lines, say, show, show_table, typed, width_of
 from cloudtrain.errors import UsageError
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 def submit_command(
     submission: SubmitOptions,
     dry_run: Annotated[
-        bool, options.flag("--dry-run", "Print the whole plan on stdout, without sending or writing anything.")
+        bool, flag("--dry-run", "Print the whole plan on stdout, without sending or writing anything.")
     ] = False,
     upload_only: Annotated[
         bool,
-        options.flag(
+        flag(
             "--upload-only",
             "Upload code and data for use with the target's own tools, and print their paths. Submits nothing.",
         ),
     ] = False,
     offline: Annotated[
-        bool, options.flag("--offline", "Do not check role, bucket, inputs and quota with the target first.")
+        bool, flag("--offline", "Do not check role, bucket, inputs and quota with the target first.")
     ] = False,
     detach: options.Detach = False,
-    quiet: Annotated[bool, options.flag("--quiet -q", "Do not show what changed since the job's last run.")] = False,
+    quiet: Annotated[bool, flag("--quiet -q", "Do not show what changed since the job's last run.")] = False,
     json: options.Json = False,
 ) -> None:
     """Check a job, send it, and follow its run.
@@ -204,10 +204,10 @@ def _say_history(run: Run) -> None:
 def rerun_command(
     run: options.RunName,
     set_: options.Set = None,
-    name: Annotated[str | None, options.option("--name", "NAME", "Rename the job.")] = None,
+    name: Annotated[str | None, option("--name", "NAME", "Rename the job.")] = None,
     ignore: options.Ignore = None,
     offline: Annotated[
-        bool, options.flag("--offline", "With --set: do not check role, bucket and quota with the target first.")
+        bool, flag("--offline", "With --set: do not check role, bucket and quota with the target first.")
     ] = False,
     detach: options.Detach = False,
     json: options.Json = False,
@@ -252,8 +252,8 @@ def _print_goes_on(sweep: Run) -> None:
 
 def continue_command(
     name: options.RunName,
-    trials: Annotated[int, options.option("--trials", "N", "Add N trials.", min=0)] = 0,
-    detach: Annotated[bool, options.flag("--detach -d", "Return as soon as the sweep continues.")] = False,
+    trials: Annotated[int, option("--trials", "N", "Add N trials.", min=0)] = 0,
+    detach: Annotated[bool, flag("--detach -d", "Return as soon as the sweep continues.")] = False,
 ) -> None:
     """Continue a sweep, with more trials if you like.
 
