@@ -304,8 +304,6 @@ def _next_plan(ready: Ready | ReadySweep) -> Plan:
     from cloudtrain.lifecycle.schema import read_store
 
     with read_store(here.state_dir) as store:
-        if store is None:
-            return ready.plan(1, salt_of_new_store(here.state_dir))
         return ready.plan(store.next_counter(ready.key, here.submitter), store.salt)
 
 
@@ -327,8 +325,7 @@ def costs(
     from cloudtrain.lifecycle.schema import read_store
 
     with read_store(load_settings().state_dir) as store:
-        money = {} if store is None else store.money()
-        tags = {} if store is None else store.tags()
+        money, tags = store.money(), store.tags()
     now, silent = time.time(), set[str]()
     for item in _newest_runs(target, profile):
         if since is not None and item.created < since:
@@ -365,7 +362,7 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
     settings = load_settings()
     recover_if_needed()
     with read_store(settings.state_dir) as store:
-        rows = [] if store is None else store.newest(trials=True)
+        rows = store.newest(trials=True)
         rows = [row for row in rows if not row.key.startswith(SWEEP)]  # the cost of a sweep is the cost of its trials
     yield from (Run(row, settings) for row in rows if row.stage in ("accepted", "reported"))
 

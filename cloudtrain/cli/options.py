@@ -55,7 +55,7 @@ def _from_store(names: Callable[[Store], list[str]]) -> list[str]:
     from cloudtrain.targets.settings import load_settings
 
     with read_store(load_settings().state_dir) as store:
-        return [] if store is None else names(store)
+        return names(store)
 
 
 @silent

@@ -43,14 +43,10 @@ def run(name: str) -> Run:
         raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
     settings = load_settings()
     recover_if_needed()
-    elsewhere = None
     with read_store(settings.state_dir) as store:
-        if store is not None and name == NEWEST:
-            rows, elsewhere = _last(store)
-        else:
-            rows = [] if store is None else _matching(store, name)
-        candidates = [] if store is None else [row.name for row in store.newest(limit=200)]
-        removed = store is not None and not rows and store.was_removed(name)
+        rows, elsewhere = _last(store) if name == NEWEST else (_matching(store, name), None)
+        candidates = [row.name for row in store.newest(limit=200)]
+        removed = not rows and store.was_removed(name)
     if not rows and "://" in name:
         ref = RunRef.parse(name)
         return Run.attached(ListedRun(ref, service_of(ref.target, settings).status(ref)), settings)
@@ -112,8 +108,8 @@ def runs(
     settings = load_settings()
     recover_if_needed()
     with read_store(settings.state_dir) as store:
-        newest = store and partial(store.newest, job=job, where=conditions, trials=trials)
-        rows = _perhaps(newest, states, limit, rehearsals) if newest else []
+        newest = partial(store.newest, job=job, where=conditions, trials=trials)
+        rows = _perhaps(newest, states, limit, rehearsals)
     here = (_refresh(run_of_record(row, settings)) for row in rows)
     return list(islice((item for item in here if _is_wanted(item, states, job, rehearsals)), limit))
 
@@ -159,7 +155,7 @@ def recover_if_needed() -> None:
     """
     settings = load_settings()
     with read_store(settings.state_dir) as store:
-        cut_off = store is not None and any(needs_recovery(store, record) for record in store.unfinished())
+        cut_off = any(needs_recovery(store, record) for record in store.unfinished())
     if cut_off:
         with suppress(StoreError), open_store(settings.state_dir) as store:
             recover_submissions(store, lambda name: find_service(name, settings))

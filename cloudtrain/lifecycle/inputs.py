@@ -107,7 +107,7 @@ def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, Ru
 class _Search(NamedTuple):
     """Resolves the NAME of a `run:NAME` input to a run on one target. `folder` is the folder of the job's file."""
 
-    store: Store | None
+    store: Store
     target: str
     settings: Settings
     folder: Path
@@ -130,8 +130,6 @@ class _Search(NamedTuple):
 
     def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
         """Return the runs that match a name, newest first, and whether the name is a job's name."""
-        if self.store is None:
-            return [], False
         if name == NEWEST:
             return self._here(self.store.newest(limit=_LOOKED_AT))[:1], False
         exact = self.store.get(name)
@@ -159,7 +157,7 @@ class _Search(NamedTuple):
         counts as succeeded."""
         state = RunState(row.state)
         if row.key.startswith((SWEEP, TUNER)):  # a stopped sweep still has a best trial
-            has_best = state is RunState.STOPPED and self.store is not None and self.store.outputs_of(row.name)
+            has_best = state is RunState.STOPPED and self.store.outputs_of(row.name)
             return RunState.SUCCEEDED if has_best else state
         if state.is_final or not target_of(self.target).facts.waits_for_runs:
             return state
@@ -172,7 +170,7 @@ class _Search(NamedTuple):
         return [row for row in rows if row.target == self.target and row.stage in SENT]
 
     def _near(self, name: str) -> str:
-        rows = self._here(self.store.newest(limit=_LOOKED_AT)) if self.store is not None else []
+        rows = self._here(self.store.newest(limit=_LOOKED_AT))
         names = dict.fromkeys([row.job_name for row in rows] + [row.name for row in rows])
         file = _file_of_job(name, self.folder)
         if file is None:
@@ -205,8 +203,7 @@ def _unusable(row: RunRecord, why: str) -> CloudtrainError:
     )
 
 
-def _place(store: Store | None, row: RunRecord, source: RunInput) -> str:
-    assert store is not None, "the run came from it"
+def _place(store: Store, row: RunRecord, source: RunInput) -> str:
     places = store.outputs_of(row.name)
     place = places.get(source.what.lower())
     if not places and row.key.startswith((SWEEP, TUNER)):

@@ -132,7 +132,7 @@ class Run:
         """The outputs of the run: maps `model`, `checkpoint` and `outputs/NAME` to a path or URI. Empty for a run that
         was submitted from another machine."""
         with read_store(self._settings.state_dir) as store:
-            return {} if store is None else store.outputs_of(self.name)
+            return store.outputs_of(self.name)
 
     @property
     def directory(self) -> Path | None:

@@ -69,31 +69,30 @@ def open_store(folder: Path) -> Iterator[Store]:
 
 
 @contextmanager
-def read_store(folder: Path) -> Iterator[Store | None]:
-    """Open the store for reading without creating or writing anything. Yield None if no store exists.
+def read_store(folder: Path) -> Iterator[Store]:
+    """Open the store for reading without creating or writing anything. If no store exists, yield one without runs.
 
     Raises:
         StoreError: the store exists but cannot be read.
     """
-    file = folder / STORE_FILE
-    if not has_store(folder):
-        yield None
-        return
-    with translate_errors(folder), closing(_open_to_read(file)) as opened:
-        if version_of(_check_version(opened, folder)) == 0:
-            yield None  # empty, or just being created
-            return
-        with closing(_up_to_date(opened)) as db:
-            yield Store(db, folder, _identity_at(db, location_in(folder), salt_of_new_store(folder)).salt)
+    with (
+        translate_errors(folder),
+        closing(_open_to_read(folder)) as opened,
+        closing(_up_to_date(_check_version(opened, folder))) as db,
+    ):
+        yield Store(db, folder, _identity_at(db, location_in(folder), salt_of_new_store(folder)).salt)
 
 
-def _open_to_read(file: Path) -> sqlite3.Connection:
-    """Open the database for reading.
+def _open_to_read(folder: Path) -> sqlite3.Connection:
+    """Open the database for reading; without one, an empty one in memory.
 
     If there is no write-ahead log, no process is writing to the database, and it is opened with `immutable`, so that
     SQLite creates no log. If there is a log, SQLite needs an index file beside it. If SQLite cannot create the index,
     for example on a read-only disk, the log is ignored.
     """
+    file = folder / STORE_FILE
+    if not has_store(folder):
+        return sqlite3.connect(":memory:", isolation_level=None)
 
     def connect(mode: str) -> sqlite3.Connection:
         return sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True, timeout=30, isolation_level=None)
@@ -110,7 +109,7 @@ def _open_to_read(file: Path) -> sqlite3.Connection:
 
 
 def _up_to_date(db: sqlite3.Connection) -> sqlite3.Connection:
-    """Return the database, or a migrated copy in memory if an earlier version made the database."""
+    """Return the database, or a migrated copy in memory if an earlier version made the database, or if it is empty."""
     if version_of(db) == len(MIGRATIONS):
         return db
     copy = sqlite3.connect(":memory:", isolation_level=None)

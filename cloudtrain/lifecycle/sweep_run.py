@@ -93,7 +93,7 @@ class SweepRun(Run):
             hint = f"`cloudtrain trials {self.name}` lists the trials"
             raise RunNotFound(f"`{self.name}` has no trial {number}", hint=hint, code="CT992")
         with read_store(self._settings.state_dir) as store:
-            row = None if store is None else store.get(trial.run)
+            row = store.get(trial.run)
         if row is not None:
             return Run(row, self._settings)
         status = RunStatus(trial.state, trial.reason, trial.started, trial.ended)
@@ -214,8 +214,7 @@ class SweepRun(Run):
         if not self.state.is_final:
             super().remove()  # which refuses
         with read_store(self._settings.state_dir) as store:
-            rows = [] if store is None else store.of_sweep(trials_key(self.name))
-        trials = [Run(row, self._settings) for row in rows]
+            trials = [Run(row, self._settings) for row in store.of_sweep(trials_key(self.name))]
         if any(not trial.state.is_final for trial in trials):  # its driver is dead, and they run on
             hint = f"`cloudtrain stop {self.name} --wait` ends them"
             raise UsageError(f"trials of `{self.name}` are running, so it cannot be removed", hint=hint, code="CT939")
@@ -238,7 +237,7 @@ class SweepRun(Run):
 
     def _kept(self) -> JobRecord | None:
         with read_store(self._settings.state_dir) as store:
-            return None if store is None else store.kept(self.name)
+            return store.kept(self.name)
 
     def _cost(self, status: RunStatus, trials: Sequence[Trial], more: int = 0) -> SweepCost | None:
         """Return the cost of the sweep, including `more` additional trials; None if the target is free or a price is
@@ -267,8 +266,7 @@ class SweepRun(Run):
         from cloudtrain.lifecycle.costs import cost_of
 
         with read_store(self._settings.state_dir) as store:
-            rows = [] if store is None else store.of_sweep(trials_key(self.name))
-            money = {} if store is None else store.money()
+            rows, money = store.of_sweep(trials_key(self.name)), store.money()
         for trial in (Run(row, self._settings) for row in rows if row.stage in SENT):
             status = trial.last_status
             if not status.state.is_final:
