@@ -15,10 +15,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO, cast
 
-from cloudtrain.cli.failures import EXIT_INTERRUPTED
 from cloudtrain.cli.live import LineFormat, LiveView
 from cloudtrain.cli.options import LogLevel
-from cloudtrain.cli.runs import goes_on, status_json
+from cloudtrain.cli.runs import outlived_by, status_json
 from cloudtrain.cli.terminal import OutputError, print_json, say, show, typed
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.job.model import format_size
@@ -219,18 +218,12 @@ def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
     """Follow a run to its end and return the exit code. With `as_json`, print only the final status on stdout. The
     first `skip` lines of output are not printed."""
     stream = sys.stderr if as_json else sys.stdout
-    try:
+    with outlived_by(run, KeyboardInterrupt, OutputError, BrokenPipeError):
         form = LineFormat(prefix=not run.is_sweep)
         metrics = _print(
             run, lambda watch: _fold_traces(islice(run.logs(follow=True, on_status=watch), skip, None)), form, stream
         )
         status = run.wait()
-    except KeyboardInterrupt:
-        goes_on(run)
-        return EXIT_INTERRUPTED
-    except (OutputError, BrokenPipeError):
-        goes_on(run)
-        raise
     if as_json:
         print_json(status_json(run, status))
     else:
@@ -259,7 +252,7 @@ def print_logs(
     def selected(*, follow: bool = False, on_status: OnStatus = None) -> Iterator[LogLine]:
         return selection.of(run.logs(follow=follow, rank=rank, instance=instance, on_status=on_status))
 
-    try:
+    with outlived_by(run, KeyboardInterrupt):
         if not follow:
             lines = selected()
             if selection == EVERY_LINE:
@@ -277,10 +270,7 @@ def print_logs(
         )
         if not form.as_json:
             report_end(run, run.wait(), metrics)
-        return 0
-    except KeyboardInterrupt:
-        goes_on(run)
-        return EXIT_INTERRUPTED
+    return 0
 
 
 def _queue_news(name: str) -> Callable[[RunStatus], None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -93,10 +95,16 @@ def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
     }
 
 
-def goes_on(run: Run) -> None:
-    say(
-        "",
-        f"`{run.name}` continues",
-        f"stop it with: {typed('cloudtrain', 'stop', run.name)}",
-        f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}",
-    )
+@contextmanager
+def outlived_by(run: Run, *ends: type[BaseException]) -> Iterator[None]:
+    """If one of the exceptions `ends` ends the command, say that the run continues, and how to stop and follow it."""
+    try:
+        yield
+    except ends:
+        say(
+            "",
+            f"`{run.name}` continues",
+            f"stop it with: {typed('cloudtrain', 'stop', run.name)}",
+            f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}",
+        )
+        raise

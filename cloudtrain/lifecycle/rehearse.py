@@ -23,7 +23,7 @@ from cloudtrain.job.data import Checkpoint
 from cloudtrain.lifecycle.run import Run
 from cloudtrain.lifecycle.submit import repeat, submit
 from cloudtrain.plans.plan import Plan, Upload, map_texts
-from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState, RunStatus
+from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.common.launch import local_outputs
@@ -50,13 +50,9 @@ class Original:
 
     spec: LaunchSpecification
     job_name: str
+    """The name of the job under which its repetitions are listed."""
     ref: RunRef
     """The target and host of the run. Repetitions run there too."""
-
-    @classmethod
-    def of(cls, run: Run, job_name: str) -> Original:
-        """Return the `Original` for a run on this machine. Its repetitions will be listed as runs of `job_name`."""
-        return cls(RunFolder(str(run.directory)).read_launch(), job_name, run.ref)
 
     def repeat(self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None) -> LaunchSpecification:
         """Return the original's specification for a run called `name`. `checkpoint_of` names the run whose checkpoints
@@ -412,7 +408,8 @@ def rehearse(
     curve = curve_of(reports, metrics)
     at_step = _step(whole, sorted(curve), at_step)
 
-    settings, original = load_settings(), Original.of(whole, rehearsal_name(whole.job_name))
+    spec, settings = RunFolder(str(whole.directory)).read_launch(), load_settings()
+    original = Original(spec, rehearsal_name(whole.job_name), whole.ref)
     interrupted = send(original, settings, lambda name: original.repeat(name, hold_at=at_step))
     on_stage("interrupted", interrupted, at_step)
     seconds = _wait_or_stop(interrupted, lambda: _stop_at(interrupted, at_step))
@@ -427,6 +424,11 @@ def rehearse(
     status = _wait_or_stop(resumed, resumed.wait)
     tolerance = TOLERANCE if tolerance is None else tolerance
     comparison = Comparison(curve, before, curve_of(resumed.metrics(), metrics), metrics, tolerance, saved_at)
+    if status.state is RunState.SUCCEEDED:
+        verdict = comparison.verdict()
+    else:
+        words = f"the resumed run {status.state}: {status.reason or 'it did not say why'}"
+        verdict = Verdict("cannot_resume", words, (f"its output: `cloudtrain logs {resumed.name}`",))
     return Rehearsal(
         whole=whole,
         interrupted=interrupted,
@@ -435,7 +437,7 @@ def rehearse(
         left="killed" if was_killed else "exited" if saved_at is None else "saved",
         seconds_to_leave=seconds,
         comparison=comparison,
-        verdict=_cannot_resume(resumed, status) or comparison.verdict(),
+        verdict=verdict,
     )
 
 
@@ -533,10 +535,3 @@ def _stop_at(run: Run, step: int) -> float:
     run.stop()
     run.wait()
     return time.monotonic() - start
-
-
-def _cannot_resume(resumed: Run, status: RunStatus) -> Verdict | None:
-    if status.state is RunState.SUCCEEDED:
-        return None
-    words = f"the resumed run {status.state}: {status.reason or 'it did not say why'}"
-    return Verdict("cannot_resume", words, (f"its output: `cloudtrain logs {resumed.name}`",))

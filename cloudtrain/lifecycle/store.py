@@ -119,10 +119,6 @@ class Store:
         self._clock = clock
         self._location = location_in(folder)
 
-    def close(self) -> None:
-        """Close the database. When its last writer closes it, SQLite merges the write-ahead log into it."""
-        self._db.close()
-
     def next_counter(self, key: str, submitter: str) -> int:
         """Return the counter for the next run with this key and submitter: one more than the highest of the earlier
         runs, including removed runs."""

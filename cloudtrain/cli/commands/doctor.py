@@ -54,18 +54,13 @@ class Diagnosis(NamedTuple):
 
 
 def examine() -> list[Diagnosis]:
+    ours = Diagnosis("cloudtrain", "ok", f"{__version__} in {Path(__file__).parents[2]}")
+    python = Diagnosis("python", "ok", f"{sys.version.split()[0]}, {sys.executable}")
     targets = all_targets()
     accounts = [account for target in targets if (account := _account(target)) is not None]
     extras = [_extra(target, *extra) for target in targets for extra in target.facts.extras.items()]
-    return [examination() for examination in _EXAMINATIONS] + [*accounts, *_plugins(targets), *extras]
-
-
-def _version() -> Diagnosis:
-    return Diagnosis("cloudtrain", "ok", f"{__version__} in {Path(__file__).parents[2]}")
-
-
-def _python() -> Diagnosis:
-    return Diagnosis("python", "ok", f"{sys.version.split()[0]}, {sys.executable}")
+    examined = [examination() for examination in _EXAMINATIONS]
+    return [ours, python, *examined, *accounts, *_plugins(targets), *extras]
 
 
 def _torch() -> Diagnosis:
@@ -220,7 +215,7 @@ def _count(number: int, noun: str) -> str:
 
 
 _EXAMINATIONS: tuple[Callable[[], Diagnosis], ...] = (
-    _version, _python, _machine, _torch, _mpirun, _settings, _instances, _state_dir, _disk, _scripts
+    _machine, _torch, _mpirun, _settings, _instances, _state_dir, _disk, _scripts
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import typer
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.options import LogLevel, argument, flag, option
-from cloudtrain.cli.runs import goes_on, moment_of, require_consent, run_named, seconds_of, status_json
+from cloudtrain.cli.runs import moment_of, outlived_by, require_consent, run_named, seconds_of, status_json
 from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, show_table, typed
 from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean
 from cloudtrain.job.model import format_duration, format_size
@@ -211,11 +211,8 @@ def wait_command(
 
     limit = None if timeout is None else seconds_of(timeout)
     run = run_named(name)
-    try:
+    with outlived_by(run, KeyboardInterrupt):
         status = run.wait(limit)
-    except KeyboardInterrupt:
-        goes_on(run)
-        raise
     if json:
         print_json(status_json(run, status))
     else:

@@ -12,7 +12,7 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.follow import follow, lines_so_far, upload_progress
 from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, flag, option, with_submit_options
-from cloudtrain.cli.runs import goes_on, require_consent, run_named
+from cloudtrain.cli.runs import outlived_by, require_consent, run_named
 from cloudtrain.cli.terminal import OutputError, print_json, print_lines, say, show, show_table, typed, width_of
 from cloudtrain.errors import UsageError
 from cloudtrain.job.model import format_duration
@@ -171,12 +171,9 @@ def print_detached(as_json: bool) -> Callable[[Run], None]:
     def print_run(run: Run) -> None:
         reply = {"name": run.name, "ref": str(run.ref), "target": run.target, "state": str(run.last_status.state)}
         _say_history(run)
-        try:
+        with outlived_by(run, OutputError, BrokenPipeError):
             print_json(reply | {"adopted": run.adopted}) if as_json else print_lines([run.name])
             sys.stdout.flush()
-        except (OutputError, BrokenPipeError):
-            goes_on(run)
-            raise
         if not as_json:
             follow, stop = typed("cloudtrain", "logs", run.name, "-f"), typed("cloudtrain", "stop", run.name)
             say(f"follow it with {follow}, stop it with {stop}")
