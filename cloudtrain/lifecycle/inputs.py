@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.code.data import UnreadableData, read_data
-from cloudtrain.documents.document import Unreadable, read_document, read_text
+from cloudtrain.documents.document import Unreadable, ValuePath, read_document, read_text
 from cloudtrain.errors import CloudtrainError, JobError, Problem, RunNotFound, TargetError, did_you_mean
 from cloudtrain.job.data import Input, RunInput, is_local_path, is_run_input, run_input
 from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.model import format_size, value_for
 from cloudtrain.lifecycle.schema import read_store
 from cloudtrain.lifecycle.store import NEWEST, SENT, RunRecord, Store
-from cloudtrain.plans.plan import HIDDEN, Upload, hide
+from cloudtrain.plans.plan import HIDDEN, Shown, Upload, hide
 from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.secret_values import VARIABLE, resolved
@@ -358,9 +358,6 @@ def _missing(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterato
 
 
 # Secrets that the store must not keep, and functions that hide them in the kept data.
-
-Shown = TypeVar("Shown")
-ValuePath = tuple[str | int, ...]
 
 _SIGNATURE = re.compile(
     r"[?&](?:sig|signature|token|x-amz-(?:signature|credential|security-token))=(?P<query>[^&\s\"']{4,})|"

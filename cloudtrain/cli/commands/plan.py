@@ -12,13 +12,14 @@ from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, argume
 from cloudtrain.cli.terminal import print_json, say, show, show_table, typed
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, more_about
 from cloudtrain.plans.document import Block, Document, Heading, Lines, Text, visible, visible_json
+from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import all_rules, money_checks, rule_named
 from cloudtrain.targets.registry import target_of
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Problem
     from cloudtrain.job.codes import ErrorCode
-    from cloudtrain.plans.plan import Finding, Plan
+    from cloudtrain.plans.plan import Plan
     from cloudtrain.rules.engine import Rule
 
 
@@ -186,16 +187,9 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 def _problem_json(problem: Problem) -> dict[str, Any]:
     """Convert a problem of an invalid job file to JSON data with the same fields as a finding."""
     place = problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"
-    return {
-        "code": problem.code,
-        "level": "error",
-        "message": problem.message,
-        "hint": problem.hint or more_about(problem.code),
-        "path": problem.path,
-        "place": place,
-        "details": (),
-        "line": problem.line,
-    }
+    hint = problem.hint or more_about(problem.code)
+    finding = Finding(problem.code, Level.ERROR, problem.message, hint, problem.path, place)
+    return _finding_json(finding) | {"line": problem.line}
 
 
 class Explanation(NamedTuple):
