@@ -18,7 +18,7 @@ from cloudtrain.cli.terminal import print_json, show
 from cloudtrain.code.bundled import script_names
 from cloudtrain.errors import CloudtrainError, TargetUnavailable
 from cloudtrain.job.model import format_size
-from cloudtrain.machines.overlay import load_overlays
+from cloudtrain.machines.overlay import user_overlay
 from cloudtrain.machines.table import tables
 from cloudtrain.plans.document import LEVEL_STYLE, Document, Notice, Span, Table
 from cloudtrain.rules.engine import load_rules
@@ -28,6 +28,7 @@ from cloudtrain.system.private import close_state_folder
 from cloudtrain.targets.common.launch import find_mpirun, this_machine
 from cloudtrain.targets.registry import all_targets
 from cloudtrain.targets.settings import load_settings
+from cloudtrain.targets.where import where
 from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
@@ -153,11 +154,8 @@ def _settings() -> Diagnosis:
 
 
 def _instances() -> Diagnosis:
-    from platformdirs import user_config_path
-
-    folder = user_config_path("cloudtrain", appauthor=False)
     try:
-        corrections = [item for target in tables() for item in load_overlays(folder, Path.cwd(), target)]
+        corrections = [item for target in tables() for item in user_overlay(target=target)]
     except CloudtrainError as error:
         return Diagnosis("instance types", "error", error.message, error.hint)
     files = ", ".join(dict.fromkeys(item.file for item in corrections))
@@ -167,10 +165,9 @@ def _instances() -> Diagnosis:
 def _account(target: Target) -> Diagnosis | None:
     """Return a target's report on its account settings; None if the target reports nothing."""
     try:
-        settings = load_settings()
-        own = settings.target(target.name)
-        account = target.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
-        message = describe(own, account) if (describe := part_of(target, "examine")) is not None else None
+        place, describe = where(target.name), part_of(target, "examine")
+        account = place.account
+        message = None if describe is None else describe(place.settings, account)
     except CloudtrainError as error:
         return Diagnosis(target.title, "error", error.message, error.hint)
     except Exception as error:

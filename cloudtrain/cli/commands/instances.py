@@ -3,7 +3,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 import typer
@@ -14,7 +13,7 @@ from cloudtrain.cli.terminal import print_json, say, show, show_table
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.model import parse_size
 from cloudtrain.machines.choose import INTERCONNECTS, ORDERS, Query, count_unpriced, select, without_each
-from cloudtrain.machines.overlay import apply_overlay, load_overlays
+from cloudtrain.machines.overlay import apply_overlay, user_overlay
 from cloudtrain.machines.table import (
     InstanceType,
     ListsNodes,
@@ -31,6 +30,7 @@ from cloudtrain.machines.table import (
 from cloudtrain.plans.document import Document, Heading, Pairs
 from cloudtrain.system.plugins import target_names
 from cloudtrain.targets.settings import load_settings
+from cloudtrain.targets.where import where
 
 if TYPE_CHECKING:
     from cloudtrain.machines.overlay import Refreshed
@@ -177,32 +177,26 @@ def _list_types(
 
 def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bool) -> bool:
     """If the target is a cluster that lists its nodes, print the current nodes and return True; else return False."""
-    from cloudtrain.targets.registry import service_of, target_of
+    from cloudtrain.targets.registry import service_of
 
-    settings = load_settings()
     if target not in target_names() or table_of(target) is not None:
         return False
-    service = service_of(target, settings)
+    service = service_of(target, load_settings())
     if not isinstance(service, ListsNodes):
         return False
     if name is not None:
         raise UsageError(
             f"the nodes of `{target}` have no type names, so no name can be looked up", hint=f"remove `{name}`"
         )
-    own = settings.target(target, profile=profile)
-    account = target_of(target).account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
-    kinds = service.instances(account.place)
+    kinds = service.instances(where(target, profile=profile).account.place)
     print_json([asdict(kind) for kind in kinds]) if json else _show_nodes(kinds)
     return True
 
 
 def _types(target: str) -> Sequence[InstanceType]:
-    from platformdirs import user_config_path
-
     if target not in target_names():
         raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913")
-    overlay = load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd(), target)
-    types = apply_overlay(instance_types(target), overlay, target)
+    types = apply_overlay(instance_types(target), user_overlay(target=target), target)
     if not types:
         hint = "use " + " or ".join(f"`--target {name}`" for name in tables())
         raise UsageError(f"there is no table of instance types for `{target}`", hint=hint)
