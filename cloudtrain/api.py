@@ -138,7 +138,7 @@ def check(
     """
     ready = _prepare(job, _where(job, target, profile), ignore, place_of)
     plan = _next_plan(ready)
-    asks = ready.can_check if online is None else online
+    asks = ready.where.service.can_check(ready.where.settings) if online is None else online
     return ready.check_online(plan, may_wait=True) if asks else plan
 
 

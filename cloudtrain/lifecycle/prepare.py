@@ -326,11 +326,6 @@ class Ready:
         """The service that sends requests to the target."""
         return self.where.service
 
-    @property
-    def can_check(self) -> bool:
-        """Whether the target can probably be asked to check a plan, for example because credentials exist."""
-        return self.service.can_check(self.where.settings)
-
     @cached_property
     def draft(self) -> Plan:
         """The plan without its run name. It does not say for which runs it waits."""

@@ -176,11 +176,6 @@ class ReadySweep:
         return (SWEEP if self.is_driven else TUNER) + submission_key(self.draft)
 
     @property
-    def can_check(self) -> bool:
-        """Whether online checks are possible, as far as this machine can tell without a request."""
-        return self.first.can_check
-
-    @property
     def service(self) -> Service:
         """The service for the target's tuner, or for cloudtrain's own driver."""
         here = self.where.here
