@@ -191,7 +191,7 @@ def submit(
         TargetError: the target refused the job or could not be reached. The next cloudtrain command asks the target
             whether the run exists nevertheless.
     """
-    from cloudtrain.lifecycle.find import run_of_record
+    from cloudtrain.lifecycle.find import kind_of
     from cloudtrain.lifecycle.once import Watch
     from cloudtrain.lifecycle.submit import new
     from cloudtrain.lifecycle.submit import submit as send
@@ -199,8 +199,7 @@ def submit(
     place = _where(job, target, profile).queued(queue, priority)
 
     def run_of(submitted: Submitted) -> Run:
-        names = tuple(record.name for record in submitted.unreported)
-        run = run_of_record(submitted.record, place.here, adopted=submitted.adopted, unreported=names)
+        run = kind_of(submitted.record).of_submitted(submitted, place.here)
         if submitted.record.key.startswith(AFTER):
             with suppress(CloudtrainError):
                 run.status()  # which says what it waits for

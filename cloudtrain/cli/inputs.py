@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudtrain as ct
-from cloudtrain.api import check, load_job_file
+from cloudtrain.api import load_job_file
 from cloudtrain.cli.terminal import say
 from cloudtrain.errors import JobError, PreflightError, UsageError, did_you_mean, shortened
 from cloudtrain.job.file import array_of, format_of
@@ -206,5 +206,7 @@ def plan_of(file: JobFile, target: Where, options: SubmitOptions, *, online: boo
     """With `online=None`, the target is asked only if you have credentials."""
     ignore = list(options.ignore or ())
     with worded(options):
-        plan = check(file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of, online=online)
+        plan = ct.check(
+            file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of, online=online
+        )
         return worded_plan(plan, options)

@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from cloudtrain.errors import RunNotFound, SettingsError, StoreError, TargetError, UsageError, did_you_mean
 from cloudtrain.lifecycle.once import Recovered, find_service, needs_recovery, report_accepted
@@ -63,7 +62,7 @@ def run(name: str) -> Run:
             hint=f"write one of the full names: {names}{rest}",
             code="CT932",
         )
-    return run_of_record(rows[0], settings, elsewhere=elsewhere)
+    return kind_of(rows[0])(rows[0], settings, elsewhere=elsewhere)
 
 
 def runs(
@@ -110,7 +109,7 @@ def runs(
     with read_store(settings.state_dir) as store:
         newest = partial(store.newest, job=job, where=conditions, trials=trials)
         rows = _perhaps(newest, states, limit, rehearsals)
-    here = (_refresh(run_of_record(row, settings)) for row in rows)
+    here = (_refresh(kind_of(row)(row, settings)) for row in rows)
     return list(islice((item for item in here if _is_wanted(item, states, job, rehearsals)), limit))
 
 
@@ -175,15 +174,13 @@ def queue_of(target: str, settings: Settings) -> KeepsQueue:
     return service
 
 
-def run_of_record(row: RunRecord, settings: Settings, **words: Any) -> Run:
-    """Return the run that a row of the store describes: a `SweepRun` for a sweep, a `ChainedRun` for a waiting run,
-    else a `Run`. `words` are further arguments for the constructor of the run, such as `adopted`."""
+def kind_of(row: RunRecord) -> type[Run]:
+    """Return the class of the run in a row: `SweepRun` for a sweep, `ChainedRun` for a waiting run, else `Run`."""
     if row.key.startswith((SWEEP, TUNER)):
         from cloudtrain.lifecycle.sweep_run import SweepRun
 
-        return SweepRun(row, settings, **words)
-    kind = ChainedRun if row.key.startswith(AFTER) else Run
-    return kind(row, settings, **words)
+        return SweepRun
+    return ChainedRun if row.key.startswith(AFTER) else Run
 
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:

@@ -18,7 +18,7 @@ from cloudtrain.job.from_script import yaml_text
 from cloudtrain.lifecycle.inputs import Secrets, signatures_in, texts_of
 from cloudtrain.lifecycle.prepare import Ready
 from cloudtrain.lifecycle.records import JobRecord, KeptFile
-from cloudtrain.lifecycle.store import RunRecord, Store
+from cloudtrain.lifecycle.store import RunRecord
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section, on_one_line
 from cloudtrain.plans.plan import Plan, Printable, request_blocks
 from cloudtrain.plans.states import RunRef
@@ -249,8 +249,7 @@ class SentJob(Printable):
         return ways or [names[way] for way in self.kept.hidden]
 
 
-def sent_of(store: Store | None, row: RunRecord) -> SentJob:
-    record = None if store is None else store.kept(row.name)
+def sent_of(row: RunRecord, record: JobRecord | None) -> SentJob:
     if record is None:
         raise RunNotFound(
             f"this machine has no record of what was sent for `{row.name}`",

@@ -226,7 +226,7 @@ class Run:
         from cloudtrain.lifecycle.record import sent_of
 
         with read_store(self._settings.state_dir) as store:
-            return sent_of(store if self._is_stored else None, self._row)
+            return sent_of(self._row, store.kept(self.name) if self._is_stored else None)
 
     def rerun(
         self,

@@ -70,14 +70,10 @@ def submit_command(
     from cloudtrain.cli import follow, inputs
 
     if upload_only:
-        for option, is_used in (
-            ("--dry-run", dry_run),
-            ("--detach", detach),
-            ("--queue", submission.queue is not None),
-        ):
-            if is_used:
-                message = f"`--upload-only` starts no run, so `{option}` has no effect"
-                raise UsageError(message, hint=f"remove `{option}`", code="CT902")
+        used = {"--dry-run": dry_run, "--detach": detach, "--queue": submission.queue is not None}
+        for name in filter(used.get, used):
+            message = f"`--upload-only` starts no run, so `{name}` has no effect"
+            raise UsageError(message, hint=f"remove `{name}`", code="CT902")
     file = inputs.job_of(submission)
     target = inputs.target_of(submission)
     if submission.pin:
