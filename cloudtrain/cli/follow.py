@@ -64,9 +64,6 @@ class Selection(NamedTuple):
                 yield line
 
 
-EVERY_LINE = Selection()
-
-
 def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, int | None, str]]) -> bool:
     source = (line.instance, line.rank, line.stream)
     if _TRACEBACK in line.text:
@@ -244,7 +241,7 @@ def print_logs(
     rank: int | None,
     instance: int | None,
     tail: int | None,
-    selection: Selection = EVERY_LINE,
+    selection: Selection,
 ) -> int:
     """Print a run's output on stdout (with `follow`, until the run ends) and return the exit code. `tail` is the
     number of newest lines to print, among the lines that match `selection`; None for all."""
@@ -255,7 +252,7 @@ def print_logs(
     with outlived_by(run, KeyboardInterrupt):
         if not follow:
             lines = selected()
-            if selection == EVERY_LINE:
+            if selection == Selection():
                 first = list(islice(lines, 1))
                 lines = chain(first, lines)
                 if not first:

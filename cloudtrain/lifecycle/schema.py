@@ -16,11 +16,9 @@ from cloudtrain.lifecycle.store import Store, translate_errors
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_file, make_state_folder
 
-_STEP = re.compile("^-- Step .*$", re.MULTILINE)
-
 MIGRATIONS = tuple(
     tuple(filter(str.strip, step.split(";\n")))
-    for step in _STEP.split(Path(__file__).with_name("migrations.sql").read_text("utf-8"))[1:]
+    for step in re.split("(?m)^-- Step .*$", Path(__file__).with_name("migrations.sql").read_text("utf-8"))[1:]
 )
 """The SQL statements of each migration, in order. The database's `user_version` is the number of applied migrations."""
 
