@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.code.tree import Tree
 from cloudtrain.errors import CloudtrainError, shortened
 from cloudtrain.job.file import SWEEP
-from cloudtrain.lifecycle.again import RUNTIME, code_of
 from cloudtrain.lifecycle.prepare import Ready
-from cloudtrain.lifecycle.record import JobSource, keep_plan, settings_fields, shown_fields
+from cloudtrain.lifecycle.record import RUNTIME, JobSource, code_of, keep_plan, settings_fields, shown_fields
 from cloudtrain.lifecycle.records import JobRecord
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes

@@ -275,7 +275,7 @@ class Run:
             UsageError: the folder is not empty.
             TargetError: the code no longer exists.
         """
-        from cloudtrain.lifecycle.again import code_of, write_code
+        from cloudtrain.lifecycle.record import code_of, write_code
 
         with code_of(self.show().kept, self.ref, self._service) as tree:
             return write_code(tree, Path(destination))
