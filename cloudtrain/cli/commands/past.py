@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -110,7 +109,7 @@ def cost_command(
       cloudtrain cost --target sagemaker --since 2026-11-01 --json
     """
     from cloudtrain.api import costs
-    from cloudtrain.lifecycle.costs import Sum, grouping, sums, together
+    from cloudtrain.lifecycle.costs import Sum, grouping, sums
 
     group_of = grouping(by)
     if group_of is None:
@@ -123,18 +122,18 @@ def cost_command(
     groups = sums(runs, group_of)
     if by == "month":
         groups.sort(key=lambda item: item.group)
-    whole = together(groups)
+    whole = Sum.of("all", runs)
     if json:
         print_json({"by": by, "currency": "USD", "groups": [_data(item) for item in groups], "all": _data(whole)})
     elif csv:
-        print_csv([_data(item) for item in groups], _data(Sum("")))
+        print_csv([_data(item) for item in groups], _data(whole))
     else:
         _print_table(by, groups, whole)
 
 
 def _data(item: Sum) -> dict[str, object]:
     amounts = {"billed": round(item.billed, 4), "estimated": round(item.estimated, 4), "total": round(item.total, 4)}
-    return asdict(item) | amounts
+    return item._asdict() | amounts
 
 
 def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
