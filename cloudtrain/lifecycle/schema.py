@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from cloudtrain.errors import StoreError
-from cloudtrain.lifecycle.records import Identity, has_store, location_in, salt_of_new_store, unusable
+from cloudtrain.lifecycle.records import has_store, location_in, salt_of_moved_store, salt_of_new_store, unusable
 from cloudtrain.lifecycle.store import Store, translate_errors
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_file, make_state_folder
@@ -78,7 +78,7 @@ def read_store(folder: Path) -> Iterator[Store]:
         closing(_open_to_read(folder)) as opened,
         closing(_up_to_date(_check_version(opened, folder))) as db,
     ):
-        yield Store(db, folder, _identity_at(db, location_in(folder), salt_of_new_store(folder)).salt)
+        yield Store(db, folder, _salt_at(db, location_in(folder), salt_of_new_store(folder)))
 
 
 def _open_to_read(folder: Path) -> sqlite3.Connection:
@@ -120,23 +120,19 @@ def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
     """Return the salt of this store, and record it with the store's current location. `salt_if_new` becomes the salt of
     a store that has none yet."""
     location = location_in(folder)
-    if _identity_at(db, location, salt_if_new) != _recorded_identity(db):
+    if db.execute("SELECT 1 FROM identity WHERE location = ?", (location,)).fetchone() is None:
         db.execute("BEGIN IMMEDIATE")
-        current = _identity_at(db, location, salt_if_new)  # check again: another process may have been faster
+        salt = _salt_at(db, location, salt_if_new)  # another process may have been faster
         db.execute("DELETE FROM identity")
-        db.execute("INSERT INTO identity (salt, location) VALUES (?, ?)", current)
+        db.execute("INSERT INTO identity (salt, location) VALUES (?, ?)", (salt, location))
         db.execute("COMMIT")
-    return _identity_at(db, location, salt_if_new).salt
+    return _salt_at(db, location, salt_if_new)
 
 
-def _identity_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> Identity:
-    recorded = _recorded_identity(db)
-    return Identity(salt_if_new, location) if recorded is None else recorded.at(location)
-
-
-def _recorded_identity(db: sqlite3.Connection) -> Identity | None:
-    row = db.execute("SELECT salt, location FROM identity").fetchone()
-    return None if row is None else Identity(*row)
+def _salt_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> str:
+    """Return the salt of the store at `location`: the recorded one, or another if the store was copied or moved."""
+    salt, recorded = db.execute("SELECT salt, location FROM identity").fetchone() or (salt_if_new, location)
+    return str(salt) if recorded == location else salt_of_moved_store(salt, location)
 
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
