@@ -11,7 +11,7 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -144,23 +144,19 @@ class DrivenService(Service):
     def keep_code(self, plan: Plan, bundle: BundleWriter) -> None:
         """Store the code in the run's folder."""
         folder = self.folder(plan.run_name)
-        try:
+        with self._writing():
             make_state_folder(self.state_dir, ours=KEPT)
             make_private_folder(folder.path)
             if not folder.archive.exists():
                 bundle.write(folder.archive)
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Write the specification and start a driver. Return once the driver has taken over the run."""
         folder = self.folder(plan.run_name)
-        try:
+        with self._writing():
             make_private_folder(folder.path)
             if self._write_once(folder, plan, again=again) or folder.read_status() is None:
                 self._start(folder)
-        except OSError as error:
-            raise self._unwritable(error) from error
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
@@ -185,21 +181,24 @@ class DrivenService(Service):
 
     def ask_to_stop(self, folder: DrivenFolder) -> None:
         """Ask the driver to end the run. If the driver has died, start it again to do this."""
-        try:
+        with self._writing():
             os.close(open_private(folder.stop, os.O_WRONLY | os.O_CREAT))
             if not folder.is_driven:
                 self._start(folder)
                 return
-        except OSError as error:
-            raise self._unwritable(error) from error
         pid = (folder.read_status() or {}).get("pid")
         if pid:  # a driver that is starting has not written its own yet; it will see the file
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    def _unwritable(self, error: OSError) -> TargetError:
-        hint = f"free disk space, or set CLOUDTRAIN_STATE_DIR to another folder (now `{self.state_dir}`)"
-        return TargetError(f"the files of the {self.what} cannot be written: {error}", hint=hint, code="CT994")
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            hint = f"free disk space, or set CLOUDTRAIN_STATE_DIR to another folder (now `{self.state_dir}`)"
+            message = f"the files of the {self.what} cannot be written: {error}"
+            raise TargetError(message, hint=hint, code="CT994") from error
 
     def _start(self, folder: DrivenFolder) -> None:
         """Start a driver, and return once this or another driver has taken over the run."""

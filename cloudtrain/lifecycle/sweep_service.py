@@ -188,15 +188,13 @@ class SweepService(DrivenService, Tuner):
         failed."""
         folder = self._known(ref)
         # Held until the driver is there, because two commands at once would both add their trials.
-        try:
+        with self._writing():
             turn = _taken(folder.turn, ref.name, patience=GLANCE)
             try:
                 self._extend(folder, ref, more, again=again)
                 self._start(folder)
             finally:
                 turn.release(remove=True)
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def _extend(self, folder: DrivenFolder, ref: RunRef, more: int, *, again: bool) -> None:
         sweep, has_ended = self.sweep(ref), self.status(ref).state.is_final
