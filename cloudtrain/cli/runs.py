@@ -69,30 +69,19 @@ def moment_of(text: str) -> float:
         raise UsageError(f"`{text}` is not a time", hint=hint, code="CT901") from None
 
 
+_OF_A_STATUS = (
+    "started", "ended", "failed_rank", "exit_code", "restarts", "metrics", "details", "transitions",
+    "billable_seconds", "cost", "saved", "page", "queue_place",
+)  # fmt: skip
+"""The fields of `RunStatus` that `--json` prints as they are, in this order."""
+
+
 def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
-    return {
-        "name": run.name,
-        "ref": str(run.ref),
-        "target": run.target,
-        "job": run.job_name,
-        "state": str(status.state),
-        "reason": status.reason,
-        "created": run.created,
-        "started": status.started,
-        "ended": status.ended,
-        "failed_rank": status.failed_rank,
-        "exit_code": status.exit_code,
-        "restarts": status.restarts,
-        "metrics": status.metrics,
-        "details": list(status.details),
-        "transitions": [item._asdict() for item in status.transitions],
-        "billable_seconds": status.billable_seconds,
-        "cost": status.cost,
-        "saved": status.saved,
-        "page": status.page,
-        "queue_place": status.queue_place,
-        "directory": None if run.directory is None else str(run.directory),
-    }
+    facts: dict[str, Any] = {"name": run.name, "ref": str(run.ref), "target": run.target, "job": run.job_name}
+    facts |= {"state": str(status.state), "reason": status.reason, "created": run.created}
+    facts |= {name: getattr(status, name) for name in _OF_A_STATUS}
+    facts |= {"transitions": [item._asdict() for item in status.transitions]}
+    return facts | {"directory": None if run.directory is None else str(run.directory)}
 
 
 @contextmanager

@@ -102,15 +102,15 @@ def runs(
     limit = None if limit is None else min(limit, sys.maxsize)
     if target is not None:
         place = find_where(target, profile=profile)
-        there = (Run.attached(item, place.here) for item in runs_at(place))
-        return list(islice((item for item in there if _is_wanted(item, states, job, rehearsals)), limit))
-    settings = load_settings()
-    recover_if_needed()
-    with read_store(settings.state_dir) as store:
-        newest = partial(store.newest, job=job, where=conditions, trials=trials)
-        rows = _perhaps(newest, states, limit, rehearsals)
-    here = (_refresh(kind_of(row)(row, settings)) for row in rows)
-    return list(islice((item for item in here if _is_wanted(item, states, job, rehearsals)), limit))
+        found = (Run.attached(item, place.here) for item in runs_at(place))
+    else:
+        settings = load_settings()
+        recover_if_needed()
+        with read_store(settings.state_dir) as store:
+            newest = partial(store.newest, job=job, where=conditions, trials=trials)
+            rows = _perhaps(newest, states, limit, rehearsals)
+        found = (_refresh(kind_of(row)(row, settings)) for row in rows)
+    return list(islice((item for item in found if _is_wanted(item, states, job, rehearsals)), limit))
 
 
 def runs_at(where: Where) -> Iterator[ListedRun]:

@@ -235,7 +235,19 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
     while True:
         counter = max(store.next_counter(sending.key, sending.submitter), beyond + 1)
         plan = sending.plan_of(store, counter)
-        record = _planned(store, sending, plan, counter)
+        record = RunRecord(
+            name=plan.run_name,
+            target=plan.target,
+            place=plan.place,
+            job_name=plan.job_name,
+            key=sending.key,
+            submitter=sending.submitter,
+            store=store.salt,
+            counter=counter,
+            stage="planned",
+            state=RunState.PENDING.value,
+            created=store.now(),
+        )
         lock = store.reserve(record, outputs_of(plan), *sending.record(store, plan))
         if lock is None:
             beyond = counter if store.get(record.name) is not None else beyond
@@ -247,22 +259,6 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
             beyond = counter
         finally:
             lock.release(remove=True)
-
-
-def _planned(store: Store, sending: Sending, plan: Plan, counter: int) -> RunRecord:
-    return RunRecord(
-        name=plan.run_name,
-        target=plan.target,
-        place=plan.place,
-        job_name=plan.job_name,
-        key=sending.key,
-        submitter=sending.submitter,
-        store=store.salt,
-        counter=counter,
-        stage="planned",
-        state=RunState.PENDING.value,
-        created=store.now(),
-    )
 
 
 def _send_again(store: Store, sending: Sending, record: RunRecord, unreported: tuple[RunRecord, ...]) -> Submitted:
