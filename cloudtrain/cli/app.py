@@ -232,11 +232,12 @@ def load_command(name: str) -> Any:
 
     without_pydantic_plugins()
     command = getattr(import_module(f"cloudtrain.cli.commands.{COMMANDS[name].module}"), f"{name}_command")
-    if isinstance(command, typer.Typer):
-        return _name(built(command), name)
-    single = new_group()
-    single.command(name, cls=Command)(command)
-    return _name(built(single), name)
+    group = command if isinstance(command, typer.Typer) else new_group()
+    if group is not command:
+        group.command(name, cls=Command)(command)
+    result = built(group)
+    result.name = name
+    return result
 
 
 def run_command(args: Sequence[str]) -> int:
@@ -293,11 +294,6 @@ def commands_elsewhere() -> dict[str, str]:
 
 _OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait", "rm")
 """Commands that take a job file or a run as their argument, as the other tools do."""
-
-
-def _name(command: Any, name: str) -> Any:
-    command.name = name
-    return command
 
 
 def _nearest_command(word: str, rest: Sequence[str]) -> str:

@@ -204,9 +204,10 @@ def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
 
 def plan_of(file: JobFile, target: Where, options: SubmitOptions, *, online: bool | None = False) -> Plan:
     """With `online=None`, the target is asked only if you have credentials."""
-    ignore = list(options.ignore or ())
     with worded(options):
-        plan = ct.check(
-            file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of, online=online
-        )
-        return worded_plan(plan, options)
+        return worded_plan(ct.check(file.work, target, online=online, **choices(file, options)), options)
+
+
+def choices(file: JobFile, options: SubmitOptions) -> dict[str, Any]:
+    """Return the arguments that all functions of the API take that plan a job."""
+    return {"profile": options.profile, "ignore": list(options.ignore or ()), "place_of": file.place_of}

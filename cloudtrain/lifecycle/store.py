@@ -294,8 +294,7 @@ class Store:
 
     def get(self, name: str) -> RunRecord | None:
         """Return the run with exactly that name; None if the store has none."""
-        rows = self._select("WHERE name = ?", (name,))
-        return rows[0] if rows else None
+        return next(iter(self._select("WHERE name = ?", (name,))), None)
 
     def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
         """Return the runs whose name starts with `prefix`, newest first. Trials of sweeps are returned only if no other
@@ -364,10 +363,8 @@ class Store:
 
     def newest_in(self, terminal: str) -> RunRecord | None:
         """Return the newest run that was submitted in a terminal, from any folder; None if no such run exists."""
-        rows = self._select(
-            "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1", (terminal,)
-        )
-        return rows[0] if rows else None
+        tail = "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1"
+        return next(iter(self._select(tail, (terminal,))), None)
 
     def origin_of(self, name: str) -> Origin:
         """Return the origin of a run. If the origin is unknown, all its fields are empty."""

@@ -220,16 +220,18 @@ def explain_command(
       cloudtrain explain            # every rule and error, one per line
       cloudtrain explain CT101
     """
-    if code is None:
-        from cloudtrain.job.codes import error_codes
+    from cloudtrain.job.codes import error_codes
 
-        every = sorted([*map(_of_rule, all_rules()), *map(_of_error, error_codes().values())])
+    errors = error_codes()
+    if code is None:
+        every = sorted([*map(_of_rule, all_rules()), *map(_of_error, errors.values())])
         if json:
             print_json([each._asdict() for each in every])
         else:
             show_table(("CODE", "LEVEL", "WHAT IT FINDS"), [(each.code, each.level, each.summary) for each in every])
         return
-    one = _explanation_of(code)
+    error = errors.get(code.upper())
+    one = _of_rule(rule_named(code)) if error is None else _of_error(error)
     if json:
         print_json(one._asdict())
     else:
@@ -244,14 +246,6 @@ def _page_of(one: Explanation) -> Document:
     if one.can_be_ignored:
         blocks.append(Text(f"Accept it in one job with `--ignore {one.code}`."))
     return Document(blocks)
-
-
-def _explanation_of(code: str) -> Explanation:
-    from cloudtrain.job.codes import error_codes
-
-    if code.upper() in error_codes():
-        return _of_error(error_codes()[code.upper()])
-    return _of_rule(rule_named(code))
 
 
 def _of_rule(rule: Rule) -> Explanation:

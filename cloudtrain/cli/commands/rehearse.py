@@ -96,13 +96,7 @@ def _whole(submission: SubmitOptions) -> Run:
             hint="rehearse a training job",
             code="CT905",
         )
-    submit = partial(
-        ct.submit,
-        target=target,
-        profile=submission.profile,
-        ignore=list(submission.ignore or ()),
-        place_of=file.place_of,
-    )
+    submit = partial(ct.submit, target=target, **inputs.choices(file, submission))
     with listening(say):
         return run_whole(file.job, submit, on_stage=_say_stage)
 

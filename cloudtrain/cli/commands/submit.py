@@ -67,7 +67,7 @@ def submit_command(
       cloudtrain submit job.yaml --target sagemaker --upload-only
       cloudtrain submit job.yaml --target sagemaker --profile research --detach
     """
-    from cloudtrain.cli import follow, inputs
+    from cloudtrain.cli import inputs
 
     if upload_only:
         used = {"--dry-run": dry_run, "--detach": detach, "--queue": submission.queue is not None}
@@ -89,7 +89,7 @@ def submit_command(
     on_run = print_detached(json) if detach else print_followed
     run = _send(file, target, submission, on_run, online=not offline, quiet=quiet)
     if not detach:
-        raise typer.Exit(follow.follow(run, as_json=json))
+        raise typer.Exit(follow(run, as_json=json))
 
 
 def _send(
@@ -102,9 +102,7 @@ def _send(
             return ct.submit(
                 file.work,
                 target,
-                profile=submission.profile,
-                ignore=list(submission.ignore or ()),
-                place_of=file.place_of,
+                **inputs.choices(file, submission),
                 online=online,
                 file=file,
                 on_plan=lambda plan: show_plan(inputs.worded_plan(plan, submission)),
@@ -118,11 +116,10 @@ def _send(
 
 
 def _upload(file: JobFile, target: Where, submission: SubmitOptions, *, as_json: bool) -> None:
+    from cloudtrain.cli import inputs
+
     with listening(say):
-        plan = ct.upload(
-            file.work, target, profile=submission.profile, ignore=list(submission.ignore or ()), place_of=file.place_of,
-            on_bytes=upload_progress(),
-        )  # fmt: skip
+        plan = ct.upload(file.work, target, **inputs.choices(file, submission), on_bytes=upload_progress())
     if as_json:
         print_json({"uploads": plan.to_dict()["uploads"]})
         return
