@@ -14,9 +14,6 @@ from cloudtrain.targets.registry import usable_target
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
 
-UNKNOWN = "(none)"
-"""The group of runs that name no group."""
-
 
 class RunCost(NamedTuple):
     """The cost of one run, in US dollars at list prices.
@@ -98,7 +95,7 @@ def grouping(by: str) -> Callable[[RunCost], str] | None:
     }
     kind, _, key = by.partition(":")
     if kind == "tag" and key:
-        return lambda run: (run.tags or {}).get(key, UNKNOWN)
+        return lambda run: (run.tags or {}).get(key, "(none)")
     return simple.get(by)
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from cloudtrain.plans.document import Cell
     from cloudtrain.plans.states import RunStatus
 
-_LIMIT = option("-n --limit", "N", "Show the newest N runs. Default: 20.", min=1)
 _WHERE = option(
     "--where",
     "COMPARISON",
@@ -36,7 +35,7 @@ _WHERE = option(
 
 def ps_command(
     everything: Annotated[bool, flag("--all -a", "Show all runs, not only the newest.")] = False,
-    count: Annotated[int, _LIMIT] = 20,
+    count: Annotated[int, option("-n --limit", "N", "Show the newest N runs. Default: 20.", min=1)] = 20,
     active: Annotated[bool, flag("--active", "Only runs that have not ended.")] = False,
     state: Annotated[
         str | None, option("--state", "STATE", "Only runs in this state.", autocompletion=options.states)
