@@ -143,11 +143,6 @@ def _send_or_adopt(store: Store, sending: Sending, service_of: ServiceOf) -> Sub
     return _start(store, sending, tuple(too_old))
 
 
-def outputs_of(plan: Plan) -> dict[str, str]:
-    """Return the location of each output of a plan. Names are in lower case, because `run:...` ignores case."""
-    return {name.lower(): place for name, place in plan.outputs.items()}
-
-
 def find_service(name: str, context: ServiceContext) -> Service:
     """Return a service by its name in the store: `local` is the service of that target, `sweep:local` cloudtrain's
     driver of sweeps, `tuner:sagemaker` the tuner of that target, and `after:local` the service for waiting runs."""
@@ -248,7 +243,8 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
             state=RunState.PENDING.value,
             created=store.now(),
         )
-        lock = store.reserve(record, outputs_of(plan), *sending.record(store, plan))
+        outputs = {name.lower(): place for name, place in plan.outputs.items()}  # `run:...` ignores case
+        lock = store.reserve(record, outputs, *sending.record(store, plan))
         if lock is None:
             beyond = counter if store.get(record.name) is not None else beyond
             continue

@@ -17,13 +17,12 @@ from cloudtrain.code.files import Entry, content_hash
 from cloudtrain.code.suspects import suspects
 from cloudtrain.code.tree import Digest, SourceChanged, Tree, hash_files
 from cloudtrain.documents.document import Unreadable, read_document
-from cloudtrain.errors import CloudtrainError, RunNotFound, TargetError, dotted
+from cloudtrain.errors import CloudtrainError, TargetError, dotted
 from cloudtrain.job.file import SUFFIXES, SWEEP, fields_of, kind_of_job
 from cloudtrain.job.from_script import yaml_text
 from cloudtrain.lifecycle.inputs import Secrets, signatures_in, texts_of
 from cloudtrain.lifecycle.prepare import Ready
 from cloudtrain.lifecycle.records import JobRecord, KeptFile
-from cloudtrain.lifecycle.store import RunRecord
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section, on_one_line
 from cloudtrain.plans.plan import Bundle, Plan, Printable, Upload, request_blocks
 from cloudtrain.plans.states import RunRef
@@ -253,16 +252,6 @@ class SentJob(Printable):
         names = {"settings": "a value of the target's settings", "request": "a value of the request"}
         ways = [way for way in self.kept.hidden if way not in names]
         return ways or [names[way] for way in self.kept.hidden]
-
-
-def sent_of(row: RunRecord, record: JobRecord | None) -> SentJob:
-    if record is None:
-        raise RunNotFound(
-            f"this machine has no record of what was sent for `{row.name}`",
-            hint="it was submitted from another machine or by an older cloudtrain, or the record is damaged",
-            code="CT971",
-        )
-    return SentJob(row.name, row.ref, row.created, record)
 
 
 # The code of a run, which its record lists: to send it again, to compare it, and to write it into a folder.

@@ -223,10 +223,15 @@ class Run:
         Raises:
             RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
         """
-        from cloudtrain.lifecycle.record import sent_of
+        from cloudtrain.lifecycle.record import SentJob
 
         with read_store(self._settings.state_dir) as store:
-            return sent_of(self._row, store.kept(self.name) if self._is_stored else None)
+            record = store.kept(self.name) if self._is_stored else None
+        if record is None:
+            message = f"this machine has no record of what was sent for `{self.name}`"
+            hint = "it was submitted from another machine or by an older cloudtrain, or the record is damaged"
+            raise RunNotFound(message, hint=hint, code="CT971")
+        return SentJob(self.name, self.ref, self.created, record)
 
     def rerun(
         self,
