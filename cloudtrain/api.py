@@ -138,7 +138,7 @@ def check(
     """
     ready = _prepare(job, _where(job, target, profile), ignore, place_of)
     plan = _next_plan(ready)
-    asks = ready.can_check if online is None else online
+    asks = ready.where.service.can_check(ready.where.settings) if online is None else online
     return ready.check_online(plan, may_wait=True) if asks else plan
 
 
@@ -191,7 +191,7 @@ def submit(
         TargetError: the target refused the job or could not be reached. The next cloudtrain command asks the target
             whether the run exists nevertheless.
     """
-    from cloudtrain.lifecycle.find import run_of_record
+    from cloudtrain.lifecycle.find import kind_of
     from cloudtrain.lifecycle.once import Watch
     from cloudtrain.lifecycle.submit import new
     from cloudtrain.lifecycle.submit import submit as send
@@ -199,8 +199,7 @@ def submit(
     place = _where(job, target, profile).queued(queue, priority)
 
     def run_of(submitted: Submitted) -> Run:
-        names = tuple(record.name for record in submitted.unreported)
-        run = run_of_record(submitted.record, place.here, adopted=submitted.adopted, unreported=names)
+        run = kind_of(submitted.record).of_submitted(submitted, place.here)
         if submitted.record.key.startswith(AFTER):
             with suppress(CloudtrainError):
                 run.status()  # which says what it waits for
@@ -304,8 +303,6 @@ def _next_plan(ready: Ready | ReadySweep) -> Plan:
     from cloudtrain.lifecycle.schema import read_store
 
     with read_store(here.state_dir) as store:
-        if store is None:
-            return ready.plan(1, salt_of_new_store(here.state_dir))
         return ready.plan(store.next_counter(ready.key, here.submitter), store.salt)
 
 
@@ -327,8 +324,7 @@ def costs(
     from cloudtrain.lifecycle.schema import read_store
 
     with read_store(load_settings().state_dir) as store:
-        money = {} if store is None else store.money()
-        tags = {} if store is None else store.tags()
+        money, tags = store.money(), store.tags()
     now, silent = time.time(), set[str]()
     for item in _newest_runs(target, profile):
         if since is not None and item.created < since:
@@ -365,7 +361,7 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
     settings = load_settings()
     recover_if_needed()
     with read_store(settings.state_dir) as store:
-        rows = [] if store is None else store.newest(trials=True)
+        rows = store.newest(trials=True)
         rows = [row for row in rows if not row.key.startswith(SWEEP)]  # the cost of a sweep is the cost of its trials
     yield from (Run(row, settings) for row in rows if row.stage in ("accepted", "reported"))
 
@@ -428,7 +424,8 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
     status, reports = item.last_status, list[dict[str, float]]()
     with suppress(CloudtrainError):  # without an answer of the target, what the last command saw
         status, reports = item.status(), item.metrics()
-    return Side.of_run(sent_job.name, sent_job.ref, sent_job.kept, results_of(status, reports))
+    record, results = sent_job.kept, results_of(status, reports)
+    return Side(sent_job.name, record.plan, record, ref=sent_job.ref, results=results)
 
 
 def _plan_in(path: Path) -> Mapping[str, Any] | None:

@@ -34,6 +34,7 @@ class CloudtrainError(Exception):
 
     exit_code: ClassVar[int] = 4
     code: str = ""
+    _problems: tuple[Problem, ...] = ()
 
     def __init__(self, message: str, *, hint: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -52,7 +53,7 @@ class CloudtrainError(Exception):
     @property
     def problems(self) -> tuple[Problem, ...]:
         """The mistakes to report: all mistakes of a job or settings file, or this error alone."""
-        return (Problem((), self.message, self.hint, code=self.code),)
+        return self._problems or (Problem((), self.message, self.hint, code=self.code),)
 
 
 def more_about(code: str) -> str:
@@ -117,19 +118,16 @@ def _and_more(problems: Sequence[Problem]) -> str:
     return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
 
 
-class _Problems(CloudtrainError):
-    """An error that reports a list of mistakes together."""
+class JobError(CloudtrainError, ValueError):
+    """The job is wrong. All `problems` are reported together, in the order of the file."""
+
+    exit_code = 2
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         assert problems, "an error needs at least one problem"
-        self._problems = tuple(problems)
-        first = self._problems[0]
+        first = problems[0]
         super().__init__(first.message + _and_more(problems), hint=first.hint, code=first.code)
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """All mistakes, in the order of the file."""
-        return self._problems
+        self._problems = tuple(problems)
 
     def _text(self) -> str:
         blocks = []
@@ -141,12 +139,6 @@ class _Problems(CloudtrainError):
                 lines.append(f"  hint: {problem.hint}")
             blocks.append("\n".join(lines))
         return "\n".join(blocks)
-
-
-class JobError(_Problems, ValueError):
-    """The job is wrong. All `problems` are reported together."""
-
-    exit_code = 2
 
 
 class UsageError(CloudtrainError):
@@ -161,7 +153,6 @@ class SettingsError(CloudtrainError):
 
     exit_code = 2
     code = "CT915"
-    _problems: tuple[Problem, ...] = ()
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> SettingsError:
@@ -171,11 +162,6 @@ class SettingsError(CloudtrainError):
         error = cls(f"{where}{first.message}{_and_more(problems)}", hint=first.hint, code=first.code)
         error._problems = tuple(problems)
         return error
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """All mistakes of a settings file, or this error alone."""
-        return self._problems or super().problems
 
 
 class PreflightError(CloudtrainError):

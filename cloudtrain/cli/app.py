@@ -127,11 +127,11 @@ def _metavar(param: Any) -> str:
 PROGRAM = "cloudtrain"
 
 
-def new_group(*, needs_command: bool = False) -> typer.Typer:
-    """Return a command that has commands of its own, and needs one of them or not."""
+def new_group(*, needs_command: bool = False, **more: Any) -> typer.Typer:
+    """Return a command that has commands of its own, and needs one of them or not. `more` is for Typer."""
     return typer.Typer(
-        add_completion=False, rich_markup_mode=None, context_settings=CONTEXT, invoke_without_command=not needs_command,
-        pretty_exceptions_enable=False,
+        rich_markup_mode=None, context_settings=CONTEXT, invoke_without_command=not needs_command,
+        pretty_exceptions_enable=False, **{"add_completion": False, **more},
     )  # fmt: skip
 
 
@@ -232,11 +232,12 @@ def load_command(name: str) -> Any:
 
     without_pydantic_plugins()
     command = getattr(import_module(f"cloudtrain.cli.commands.{COMMANDS[name].module}"), f"{name}_command")
-    if isinstance(command, typer.Typer):
-        return _name(built(command), name)
-    single = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
-    single.command(name, cls=Command)(command)
-    return _name(built(single), name)
+    group = command if isinstance(command, typer.Typer) else new_group()
+    if group is not command:
+        group.command(name, cls=Command)(command)
+    result = built(group)
+    result.name = name
+    return result
 
 
 def run_command(args: Sequence[str]) -> int:
@@ -250,14 +251,7 @@ def run_command(args: Sequence[str]) -> int:
     return run()
 
 
-app = typer.Typer(
-    cls=LazyGroup,
-    context_settings=CONTEXT,
-    rich_markup_mode=None,
-    no_args_is_help=False,
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
-)
+app = new_group(cls=LazyGroup, add_completion=True)
 
 
 def _print_version(is_asked: bool) -> None:
@@ -300,11 +294,6 @@ def commands_elsewhere() -> dict[str, str]:
 
 _OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait", "rm")
 """Commands that take a job file or a run as their argument, as the other tools do."""
-
-
-def _name(command: Any, name: str) -> Any:
-    command.name = name
-    return command
 
 
 def _nearest_command(word: str, rest: Sequence[str]) -> str:

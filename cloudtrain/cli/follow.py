@@ -15,10 +15,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO, cast
 
-from cloudtrain.cli.failures import EXIT_INTERRUPTED
 from cloudtrain.cli.live import LineFormat, LiveView
 from cloudtrain.cli.options import LogLevel
-from cloudtrain.cli.runs import goes_on, status_json
+from cloudtrain.cli.runs import outlived_by, status_json
 from cloudtrain.cli.terminal import OutputError, print_json, say, show, typed
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.job.model import format_size
@@ -63,9 +62,6 @@ class Selection(NamedTuple):
                 and (self.level is None or _is_grave(line, self.level, open_tracebacks))
             ):
                 yield line
-
-
-EVERY_LINE = Selection()
 
 
 def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, int | None, str]]) -> bool:
@@ -219,18 +215,12 @@ def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
     """Follow a run to its end and return the exit code. With `as_json`, print only the final status on stdout. The
     first `skip` lines of output are not printed."""
     stream = sys.stderr if as_json else sys.stdout
-    try:
+    with outlived_by(run, KeyboardInterrupt, OutputError, BrokenPipeError):
         form = LineFormat(prefix=not run.is_sweep)
         metrics = _print(
             run, lambda watch: _fold_traces(islice(run.logs(follow=True, on_status=watch), skip, None)), form, stream
         )
         status = run.wait()
-    except KeyboardInterrupt:
-        goes_on(run)
-        return EXIT_INTERRUPTED
-    except (OutputError, BrokenPipeError):
-        goes_on(run)
-        raise
     if as_json:
         print_json(status_json(run, status))
     else:
@@ -251,7 +241,7 @@ def print_logs(
     rank: int | None,
     instance: int | None,
     tail: int | None,
-    selection: Selection = EVERY_LINE,
+    selection: Selection,
 ) -> int:
     """Print a run's output on stdout (with `follow`, until the run ends) and return the exit code. `tail` is the
     number of newest lines to print, among the lines that match `selection`; None for all."""
@@ -259,14 +249,16 @@ def print_logs(
     def selected(*, follow: bool = False, on_status: OnStatus = None) -> Iterator[LogLine]:
         return selection.of(run.logs(follow=follow, rank=rank, instance=instance, on_status=on_status))
 
-    try:
+    with outlived_by(run, KeyboardInterrupt):
         if not follow:
             lines = selected()
-            if selection == EVERY_LINE:
+            if selection == Selection():
                 first = list(islice(lines, 1))
                 lines = chain(first, lines)
                 if not first:
-                    say(_without_output(run, rank, instance))
+                    words = [f"of rank {rank}"] if rank is not None else []
+                    words += [f"of instance {instance}"] if instance is not None else []
+                    say(" ".join([f"`{run.name}` has no output", *words, *(() if run.state.is_final else ("yet",))]))
             _write(lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)), form, sys.stdout)
             return 0
         skip = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
@@ -275,33 +267,24 @@ def print_logs(
         )
         if not form.as_json:
             report_end(run, run.wait(), metrics)
-        return 0
-    except KeyboardInterrupt:
-        goes_on(run)
-        return EXIT_INTERRUPTED
+    return 0
 
 
-def _without_output(run: Run, rank: int | None, instance: int | None) -> str:
-    words = [f"of rank {rank}"] if rank is not None else []
-    words += [f"of instance {instance}"] if instance is not None else []
-    return " ".join([f"`{run.name}` has no output", *words, *(() if run.state.is_final else ("yet",))])
+def _queue_news(name: str) -> Callable[[RunStatus], None]:
+    """Return a function that reports on stderr when the place of the run `name` in the queue changes, and when the run
+    leaves the queue and starts."""
+    before: int | None = None
 
-
-class _QueueNews:
-    """Reports on stderr when a followed run's place in the queue changes and when the run starts."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._place: int | None = None
-
-    def tell(self, status: RunStatus) -> None:
-        """Report the run's place in the queue if it has changed, or that the run has left the queue and starts."""
+    def tell(status: RunStatus) -> None:
+        nonlocal before
         place = status.queue_place
-        if place is not None and place != self._place:
-            say(f"`{self._name}` is queued: place {place}, {status.reason}")
-        elif place is None and self._place is not None and not status.state.is_final:
-            say(f"`{self._name}` starts")
-        self._place = place
+        if place is not None and place != before:
+            say(f"`{name}` is queued: place {place}, {status.reason}")
+        elif place is None and before is not None and not status.state.is_final:
+            say(f"`{name}` starts")
+        before = place
+
+    return tell
 
 
 def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
@@ -329,9 +312,9 @@ def _print(
     """Print lines as they appear and return the last value of each metric. `lines_of` returns the lines; its argument
     is a function to call with every new status of the run."""
     if form.as_json or form.raw:
-        return _write(lines_of(_QueueNews(run.name).tell), form, stream)
+        return _write(lines_of(_queue_news(run.name)), form, stream)
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return _write(_without_frames(lines_of(_QueueNews(run.name).tell)), form, stream)
+        return _write(_without_frames(lines_of(_queue_news(run.name))), form, stream)
     with LiveView(form, stream) as live:
         for line in _without_frames(lines_of(live.take_status)):
             live.show(line)

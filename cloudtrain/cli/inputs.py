@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudtrain as ct
-from cloudtrain.api import check, load_job_file
+from cloudtrain.api import load_job_file
 from cloudtrain.cli.terminal import say
 from cloudtrain.errors import JobError, PreflightError, UsageError, did_you_mean, shortened
 from cloudtrain.job.file import array_of, format_of
@@ -26,7 +26,7 @@ from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.where import Where, where
 
 if TYPE_CHECKING:
-    from cloudtrain.cli.job_options import SubmitOptions
+    from cloudtrain.cli.options import SubmitOptions
     from cloudtrain.job.file import JobFile
     from cloudtrain.plans.plan import Plan
     from cloudtrain.targets.settings import TargetSettings
@@ -202,16 +202,12 @@ def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
     return file._replace(**{"job": work} if file.sweep is None else {"sweep": work})
 
 
-def plan_of(file: JobFile, target: Where, options: SubmitOptions) -> Plan:
-    ignore = list(options.ignore or ())
-    with worded(options):
-        plan = ct.plan(file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of)
-        return worded_plan(plan, options)
-
-
-def checked_plan_of(file: JobFile, target: Where, options: SubmitOptions, *, online: bool | None) -> Plan:
+def plan_of(file: JobFile, target: Where, options: SubmitOptions, *, online: bool | None = False) -> Plan:
     """With `online=None`, the target is asked only if you have credentials."""
-    ignore = list(options.ignore or ())
     with worded(options):
-        plan = check(file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of, online=online)
-        return worded_plan(plan, options)
+        return worded_plan(ct.check(file.work, target, online=online, **choices(file, options)), options)
+
+
+def choices(file: JobFile, options: SubmitOptions) -> dict[str, Any]:
+    """Return the arguments that all functions of the API take that plan a job."""
+    return {"profile": options.profile, "ignore": list(options.ignore or ()), "place_of": file.place_of}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from enum import Enum
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
 from cloudtrain.errors import UsageError
+from cloudtrain.plans.states import SWEEP, TUNER, RunState
+from cloudtrain.system.plugins import all_targets, target_names
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.store import Store
@@ -51,7 +55,7 @@ def _from_store(names: Callable[[Store], list[str]]) -> list[str]:
     from cloudtrain.targets.settings import load_settings
 
     with read_store(load_settings().state_dir) as store:
-        return [] if store is None else names(store)
+        return names(store)
 
 
 @silent
@@ -62,8 +66,6 @@ def runs(_: str) -> list[str]:
 
 @silent
 def sweeps(_: str) -> list[str]:
-    from cloudtrain.plans.states import SWEEP, TUNER
-
     def names(store: Store) -> list[str]:
         rows = store.newest(limit=20 * _MOST_RUNS)
         return ["last", *(row.name for row in rows if row.key.startswith((SWEEP, TUNER)))]
@@ -137,8 +139,6 @@ def all_codes(_: str) -> list[str]:
 
 @silent
 def targets(_: str) -> list[str]:
-    from cloudtrain.system.plugins import target_names
-
     return [*target_names()]
 
 
@@ -149,8 +149,6 @@ FORMATS = ("text", "json", "request")
 @silent
 def formats(_: str) -> list[str]:
     """Return the formats of a plan: the common ones, then those of each target."""
-    from cloudtrain.system.plugins import all_targets
-
     own = dict.fromkeys(form for target in all_targets() for form in target.facts.plan_formats)
     return [*FORMATS, *own]
 
@@ -164,8 +162,6 @@ def emulated(_: str) -> list[str]:
 
 @silent
 def states(_: str) -> list[str]:
-    from cloudtrain.plans.states import RunState
-
     return [state.value for state in RunState]
 
 
@@ -180,28 +176,34 @@ def parts(_: str) -> list[str]:
     return ["model/", "outputs/", "checkpoint/", "logs/", "work/"]
 
 
-# Declarations of options. `names` are separated by spaces, such as `--target -t`; `more` is for Typer.
+# Declarations of arguments and options. `names` are separated by spaces, such as `--target -t`; `more` is for Typer.
+# Where a default needs words, `text` has them.
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """Return the declaration of an argument, which the help calls `metavar`."""
+    return typer.Argument(metavar=metavar, help=text, **{"show_default": False, **more})
 
 
 def option(names: str, metavar: str, text: str, **more: Any) -> Any:
     """Return the declaration of an option with a value, which the help calls `metavar`."""
-    return typer.Option(*names.split(), metavar=metavar, help=text, **more)
+    return typer.Option(*names.split(), metavar=metavar, help=text, **{"show_default": False, **more})
 
 
 def flag(names: str, text: str, **more: Any) -> Any:
     """Return the declaration of an option without a value."""
-    return typer.Option(*names.split(), help=text, **more)
+    return typer.Option(*names.split(), help=text, **{"show_default": False, **more})
 
 
 def run_names(which: str) -> Any:
     """Return the argument for one or more runs. `which` says in the help which runs the command takes."""
     text = f"{which}: names, beginnings of names, references, or `last`."
-    return typer.Argument(metavar="NAME...", help=text, autocompletion=runs, show_default=False)
+    return argument("NAME...", text, autocompletion=runs)
 
 
 def _run_name(complete: Completion) -> Any:
     text = "A run: its name, the beginning of its name, its reference, or `last`."
-    return typer.Argument(metavar="NAME", help=text, autocompletion=complete, show_default=False)
+    return argument("NAME", text, autocompletion=complete)
 
 
 RunName = Annotated[str, _run_name(runs)]
@@ -218,7 +220,7 @@ TargetName = Annotated[
 TargetOfRuns = Annotated[
     str | None, option("--target -t", "TARGET", "All runs on this target, by any user.", autocompletion=targets)
 ]
-Profile = Annotated[str | None, option("--profile", "NAME", "A profile in cloudtrain.toml.", show_default=False)]
+Profile = Annotated[str | None, option("--profile", "NAME", "A profile in cloudtrain.toml.")]
 
 
 def _each_field_once(changes: list[str] | None) -> list[str] | None:
@@ -239,12 +241,11 @@ Set = Annotated[
         "Change a field of the job, for example hyperparameters.epochs=3. Repeatable.",
         callback=_each_field_once,
         autocompletion=fields,
-        show_default=False,
     ),
 ]
 Ignore = Annotated[
     list[str] | None,
-    option("--ignore", "CODE", "Ignore findings with this code. Repeatable.", autocompletion=codes, show_default=False),
+    option("--ignore", "CODE", "Ignore findings with this code. Repeatable.", autocompletion=codes),
 ]
 Detach = Annotated[bool, flag("--detach -d", "Return as soon as the target has accepted the run.")]
 Csv = Annotated[bool, flag("--csv", "Print comma-separated values, with a header.")]
@@ -256,3 +257,146 @@ class LogLevel(str, Enum):
 
     warning = "warning"
     error = "error"
+
+
+# The arguments and options that `submit`, `plan`, `check` and `rehearse` share.
+
+_Function = Callable[..., None]
+
+
+class SubmitOptions(NamedTuple):
+    """The job, where it runs and how, as the user typed it. The fields declare arguments and options of commands."""
+
+    job: Annotated[
+        str,
+        argument(
+            "JOB",
+            "A job file (YAML, TOML or JSON), `bundled:NAME`, a Python script, or `-m MODULE`.",
+            autocompletion=jobs,
+        ),
+    ]
+    arguments: Annotated[
+        list[str] | None,
+        argument("[ARGS]...", "With a script: its arguments and options."),
+    ] = None
+    target: TargetName = None
+    profile: Profile = None
+    set_: Set = None
+    ignore: Ignore = None
+    pin: Annotated[
+        bool,
+        flag("--pin", "Ask the target for the current version of each `NAME@latest`, and write it into the job."),
+    ] = False
+    instances: Annotated[
+        int | None,
+        option(
+            "--instances --nnodes",
+            "N",
+            "Local target: simulate N instances. Other targets, with a script: use N instances.",
+            min=1,
+        ),
+    ] = None
+    processes_per_instance: Annotated[
+        int | None,
+        option(
+            "--processes-per-instance --nproc",
+            "N",
+            "Start N processes on each instance. For the local target, or with a script instead of a job file.",
+            min=1,
+        ),
+    ] = None
+    max_restarts: Annotated[
+        int | None,
+        option("--max-restarts", "N", "Local: after a failure, restart all ranks up to N times.", min=0),
+    ] = None
+    launcher: Annotated[
+        str | None,
+        option(
+            "--launcher",
+            "NAME",
+            "Local: `torchrun`; `fork`, which imports torch only once and starts CPU ranks faster; or `python`, "
+            "one process, the default for a script that does not need torchrun on a machine without a GPU.",
+            autocompletion=lambda: ["torchrun", "fork", "python"],
+        ),
+    ] = None
+    python: Annotated[
+        str | None,
+        option("--python", "PATH", "Local: the Python interpreter for the script: a path, `conda:NAME` or `uv`."),
+    ] = None
+    build_environment: Annotated[
+        bool | None,
+        flag(
+            "--build-environment/--no-build-environment",
+            "Install the requirements into an environment of their own, or never. Default: if packages are missing.",
+        ),
+    ] = None
+    grace_period: Annotated[
+        str | None,
+        option("--grace-period", "TIME", "Local: time from SIGTERM to SIGKILL, for example 30s or 2m."),
+    ] = None
+    emulate: Annotated[
+        str | None,
+        option(
+            "--emulate",
+            "SERVICE",
+            "Run a local job with the paths, files and command lines of SERVICE, such as `sagemaker`.",
+            autocompletion=emulated,
+        ),
+    ] = None
+    queue: Annotated[
+        bool | None,
+        flag("--queue/--no-queue", "Local: wait until enough GPUs or CPU slots are free (--queue), or start at once."),
+    ] = None
+    priority: Annotated[
+        int | None,
+        option("--priority", "N", "Local, with --queue: runs with a higher number start first. Default: 0."),
+    ] = None
+    gpu: Annotated[
+        str | None,
+        option("--gpu", "MODEL[:N]", "With a script: the GPU model and the GPUs per instance, for example H100:8."),
+    ] = None
+    save_job: Annotated[
+        Path | None, option("--save-job", "FILE", "With a script: also write the job to this file.")
+    ] = None
+    each: Annotated[
+        list[str] | None,
+        option(
+            "--each",
+            "FIELD=VALUES",
+            "Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat the option to run "
+            "every combination.",
+            autocompletion=fields,
+        ),
+    ] = None
+    parallel: Annotated[int | None, option("--parallel", "N", "With --each: N runs at a time. Default: 1.", min=1)] = (
+        None
+    )
+
+
+OF_THE_JOB = ("job", "arguments", "target", "profile", "set_", "ignore", "pin")
+OF_THE_RUN = SubmitOptions._fields[len(OF_THE_JOB) :]
+_HINTS = get_type_hints(SubmitOptions, include_extras=True)
+
+
+def with_submit_options(before: Sequence[str], after: Sequence[str]) -> Callable[[_Function], _Function]:
+    """Let a command take a `SubmitOptions` as its first parameter. The command line gets the fields `before` and
+    `after` of `SubmitOptions`. The help shows them in this order, before and after the command's own options."""
+
+    def expand(command: _Function) -> _Function:
+        @wraps(command)
+        def expanded(**values: Any) -> None:
+            fields = {name: values.pop(name) for name in (*before, *after)}
+            command(SubmitOptions(**({"job": ""} | fields)), **values)
+
+        own = list(signature(command, eval_str=True).parameters.values())[1:]
+        every = [*map(_parameter, before), *own, *map(_parameter, after)]
+        expanded.__signature__ = Signature([item.replace(kind=Parameter.KEYWORD_ONLY) for item in every])  # type: ignore[attr-defined]  # read by Typer
+        expanded.__annotations__ = {}
+        return expanded
+
+    return expand
+
+
+def _parameter(name: str) -> Parameter:
+    default = SubmitOptions._field_defaults.get(name, Parameter.empty)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=_HINTS[name])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -67,36 +69,31 @@ def moment_of(text: str) -> float:
         raise UsageError(f"`{text}` is not a time", hint=hint, code="CT901") from None
 
 
+_OF_A_STATUS = (
+    "started", "ended", "failed_rank", "exit_code", "restarts", "metrics", "details", "transitions",
+    "billable_seconds", "cost", "saved", "page", "queue_place",
+)  # fmt: skip
+"""The fields of `RunStatus` that `--json` prints as they are, in this order."""
+
+
 def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
-    return {
-        "name": run.name,
-        "ref": str(run.ref),
-        "target": run.target,
-        "job": run.job_name,
-        "state": str(status.state),
-        "reason": status.reason,
-        "created": run.created,
-        "started": status.started,
-        "ended": status.ended,
-        "failed_rank": status.failed_rank,
-        "exit_code": status.exit_code,
-        "restarts": status.restarts,
-        "metrics": status.metrics,
-        "details": list(status.details),
-        "transitions": [item._asdict() for item in status.transitions],
-        "billable_seconds": status.billable_seconds,
-        "cost": status.cost,
-        "saved": status.saved,
-        "page": status.page,
-        "queue_place": status.queue_place,
-        "directory": None if run.directory is None else str(run.directory),
-    }
+    facts: dict[str, Any] = {"name": run.name, "ref": str(run.ref), "target": run.target, "job": run.job_name}
+    facts |= {"state": str(status.state), "reason": status.reason, "created": run.created}
+    facts |= {name: getattr(status, name) for name in _OF_A_STATUS}
+    facts |= {"transitions": [item._asdict() for item in status.transitions]}
+    return facts | {"directory": None if run.directory is None else str(run.directory)}
 
 
-def goes_on(run: Run) -> None:
-    say(
-        "",
-        f"`{run.name}` continues",
-        f"stop it with: {typed('cloudtrain', 'stop', run.name)}",
-        f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}",
-    )
+@contextmanager
+def outlived_by(run: Run, *ends: type[BaseException]) -> Iterator[None]:
+    """If one of the exceptions `ends` ends the command, say that the run continues, and how to stop and follow it."""
+    try:
+        yield
+    except ends:
+        say(
+            "",
+            f"`{run.name}` continues",
+            f"stop it with: {typed('cloudtrain', 'stop', run.name)}",
+            f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}",
+        )
+        raise

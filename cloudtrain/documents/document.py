@@ -112,10 +112,10 @@ class Unreadable(Exception):
         self.problem = Problem((), message, hint, line=line, column=column, code=code)
 
 
-def too_large(place: Place | None = None, *, what: str = "the text") -> Unreadable:
-    """Return the error for a document with too many values. `what` names the document in the message."""
+def too_large(place: Place | None = None) -> Unreadable:
+    """Return the error for a document with too many values."""
     hint = "put large data into a file in `source_dir`, and pass its name"
-    return Unreadable(f"{what} has more values than cloudtrain reads", hint, place, code="CT006")
+    return Unreadable("the text has more values than cloudtrain reads", hint, place, code="CT006")
 
 
 def too_many_digits(place: Place | None) -> Unreadable:

@@ -144,8 +144,8 @@ class _Scanner:
                 offset = self._skip(offset + 1)
         return offset + 1
 
-    def _skip(self, offset: int) -> int:
-        match = self.space.match(self.text, offset)
+    def _skip(self, offset: int, space: re.Pattern[str] | None = None) -> int:
+        match = (space or self.space).match(self.text, offset)
         assert match is not None
         return match.end()
 
@@ -189,7 +189,7 @@ class _TomlScanner(_Scanner):
         for name, place in names:
             path = (*path, name)
             self._note_key(path, place)
-        return self._value(path, self._blank(end + 1))
+        return self._value(path, self._skip(end + 1, _BLANK))
 
     def _note_key(self, path: ValuePath, place: Place) -> None:
         self.notes.keys.setdefault(path, place)
@@ -199,12 +199,12 @@ class _TomlScanner(_Scanner):
         """Read a key such as `a . "b.c"`. Return its names with positions, and the offset of the next `=` or `]`."""
         names = []
         while True:
-            offset = self._blank(offset)
+            offset = self._skip(offset, _BLANK)
             match = _TEXT.match(self.text, offset) or _BARE.match(self.text, offset)
             assert match is not None
             name = _string(match[0]) if match[0][0] in "\"'" else match[0]
             names.append((name, self.lines.place(offset)))
-            offset = self._blank(match.end())
+            offset = self._skip(match.end(), _BLANK)
             if self.text[offset] != ".":
                 return names, offset
             offset += 1
@@ -226,11 +226,6 @@ class _TomlScanner(_Scanner):
         self.notes.texts[path] = match[0].rstrip()
         if len(self.notes.texts[path]) > MAX_DIGITS:
             raise too_many_digits(self.lines.place(offset))
-        return match.end()
-
-    def _blank(self, offset: int) -> int:
-        match = _BLANK.match(self.text, offset)
-        assert match is not None
         return match.end()
 
 

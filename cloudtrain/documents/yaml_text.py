@@ -29,15 +29,6 @@ if TYPE_CHECKING:
 
 # Plain values as in YAML 1.2 (its core schema): `1e-3` is a number; `on`, `yes` and `12:30` are text.
 
-_NULL = re.compile(r"~|null|Null|NULL|")
-_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
-_INT = re.compile(r"[-+]?[0-9]+")
-_OCTAL = re.compile(r"0o[0-7]+")
-_HEX = re.compile(r"0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)")
-_NAN = re.compile(r"\.(?:nan|NaN|NAN)")
-
 
 def _whole(base: int) -> Callable[[str], object]:
     """Return a function that reads an integer in the given base. A number with too many digits stays text."""
@@ -45,14 +36,14 @@ def _whole(base: int) -> Callable[[str], object]:
 
 
 _READERS: tuple[tuple[re.Pattern[str], Callable[[str], object]], ...] = (
-    (_NULL, lambda _: None),
-    (_BOOL, lambda text: text.lower() == "true"),
-    (_INT, _whole(10)),
-    (_OCTAL, _whole(8)),
-    (_HEX, _whole(16)),
-    (_FLOAT, float),
-    (_INFINITE, lambda text: float(text.replace(".", ""))),
-    (_NAN, lambda _: float("nan")),
+    (re.compile(r"~|null|Null|NULL|"), lambda _: None),
+    (re.compile(r"true|True|TRUE|false|False|FALSE"), lambda text: text.lower() == "true"),
+    (re.compile(r"[-+]?[0-9]+"), _whole(10)),
+    (re.compile(r"0o[0-7]+"), _whole(8)),
+    (re.compile(r"0x[0-9a-fA-F]+"), _whole(16)),
+    (re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"), float),
+    (re.compile(r"[-+]?\.(?:inf|Inf|INF)"), lambda text: float(text.replace(".", ""))),
+    (re.compile(r"\.(?:nan|NaN|NAN)"), lambda _: float("nan")),
 )
 
 KINDS = {"null": (0,), "bool": (1,), "int": (2, 3, 4), "float": (2, 5, 6, 7)}
@@ -253,7 +244,7 @@ class _Reader:
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue
-            sources = value.value if _is_sequence(value) else [value]
+            sources = value.value if type(value).__name__ == "SequenceNode" else [value]
             for source in sources:
                 if _is_mapping(source):
                     yield self._flat(source, path)
@@ -293,10 +284,6 @@ def _is_scalar(node: yaml.Node) -> TypeGuard[yaml.ScalarNode]:
 
 def _is_mapping(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:
     return type(node).__name__ == "MappingNode"
-
-
-def _is_sequence(node: yaml.Node) -> TypeGuard[yaml.SequenceNode]:
-    return type(node).__name__ == "SequenceNode"
 
 
 def _place(node: yaml.Node) -> Place:

@@ -35,10 +35,10 @@ def clean(state_dir: Path) -> None:
             remove_folder(folder)
     with read_store(state_dir) as store:
         going = [state for state in RunState if not state.is_final]
-        are_used = store is not None and bool(store.newest(states=going, limit=1))
+        are_used = bool(store.newest(states=going, limit=1))
         _clean_environments(state_dir, are_used=are_used)
         for folder in _folders(state_dir / "runs"):
-            if folder.name.endswith(LEFT_OVER) or (store is not None and store.was_removed(folder.name)):
+            if folder.name.endswith(LEFT_OVER) or store.was_removed(folder.name):
                 remove_folder(folder.with_name(folder.name.removesuffix(LEFT_OVER)))
 
 
@@ -59,8 +59,8 @@ def kept_environments(state_dir: Path) -> list[dict[str, Any]]:
     packages, both None if no run says it; and the runs that used it, newest first."""
     links = [link for link in environment_links(state_dir) if link.exists()]
     with read_store(state_dir) as store:
-        users = {} if store is None else store.naming([_place(link) for link in links])
-        plans = {names[0]: store.kept(names[0]) for names in users.values() if names and store is not None}
+        users = store.naming([_place(link) for link in links])
+        plans = {names[0]: store.kept(names[0]) for names in users.values() if names}
     found = []
     for link in links:
         runs, home, file = users.get(_place(link), []), link.resolve().parent, link / "pyvenv.cfg"

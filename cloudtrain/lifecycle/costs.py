@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,9 +13,6 @@ from cloudtrain.targets.registry import usable_target
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
-
-UNKNOWN = "(none)"
-"""The group of runs that name no group."""
 
 
 class RunCost(NamedTuple):
@@ -37,39 +33,33 @@ class RunCost(NamedTuple):
     estimated: float | None = None
     is_free: bool = False
 
-    @property
-    def has_no_price(self) -> bool:
-        """Whether the target is not free, but the cost of the run is unknown."""
-        return not self.is_free and self.billed is None and self.estimated is None
 
-
-@dataclass
-class Sum:
+class Sum(NamedTuple):
     """The sum of the costs of a group of runs."""
 
     group: str
-    runs: int = 0
-    billed: float = 0.0
-    estimated: float = 0.0
-    billed_runs: int = 0
-    estimated_runs: int = 0
-    free_runs: int = 0
-    without_price: int = 0
+    runs: int
+    billed: float
+    estimated: float
+    billed_runs: int
+    estimated_runs: int
+    free_runs: int
+    without_price: int
+
+    @classmethod
+    def of(cls, group: str, costs: Sequence[RunCost]) -> Sum:
+        """Return the sum of these costs."""
+        billed = [cost.billed for cost in costs if cost.billed is not None]
+        estimated = [cost.estimated for cost in costs if cost.estimated is not None]
+        free = sum(cost.is_free for cost in costs)
+        unknown = sum(not cost.is_free and cost.billed is None and cost.estimated is None for cost in costs)
+        amounts = sum(billed, 0.0), sum(estimated, 0.0)
+        return cls(group, len(costs), *amounts, len(billed), len(estimated), free, unknown)
 
     @property
     def total(self) -> float:
         """The sum of billed and estimated costs."""
         return self.billed + self.estimated
-
-    def add(self, run: RunCost) -> None:
-        """Add the cost of one run."""
-        self.runs += 1
-        self.billed += run.billed or 0.0
-        self.estimated += run.estimated or 0.0
-        self.billed_runs += run.billed is not None
-        self.estimated_runs += run.estimated is not None
-        self.free_runs += run.is_free
-        self.without_price += run.has_no_price
 
 
 def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
@@ -105,23 +95,13 @@ def grouping(by: str) -> Callable[[RunCost], str] | None:
     }
     kind, _, key = by.partition(":")
     if kind == "tag" and key:
-        return lambda run: (run.tags or {}).get(key, UNKNOWN)
+        return lambda run: (run.tags or {}).get(key, "(none)")
     return simple.get(by)
 
 
 def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
     """Return the sum of each group, the most expensive first. Groups of equal cost are sorted by name."""
-    groups: dict[str, Sum] = {}
+    groups: dict[str, list[RunCost]] = {}
     for run in runs:
-        group = group_of(run)
-        groups.setdefault(group, Sum(group)).add(run)
-    return sorted(groups.values(), key=lambda item: (-item.total, item.group))
-
-
-def together(groups: Sequence[Sum]) -> Sum:
-    """Return the total of all groups."""
-    whole = Sum("all")
-    for item in groups:
-        for part in ("runs", "billed", "estimated", "billed_runs", "estimated_runs", "free_runs", "without_price"):
-            setattr(whole, part, getattr(whole, part) + getattr(item, part))
-    return whole
+        groups.setdefault(group_of(run), []).append(run)
+    return sorted(map(Sum.of, groups, groups.values()), key=lambda item: (-item.total, item.group))

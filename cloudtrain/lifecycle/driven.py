@@ -11,9 +11,9 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from cloudtrain.errors import NameTaken, TargetError
 from cloudtrain.plans.plan import Plan
@@ -71,11 +71,6 @@ class DrivenFolder:
     @property
     def is_driven(self) -> bool:
         return is_held(self.lock)
-
-    @property
-    def is_continuing(self) -> bool:
-        """Whether a command is starting the driver again."""
-        return is_held(self.turn)
 
     def write_status(self, state: RunState, reason: str | None, *, start_time: float, **more: Any) -> None:
         """Replace the status. `reason` explains the state, `start_time` is the run's start in seconds since the epoch,
@@ -149,23 +144,19 @@ class DrivenService(Service):
     def keep_code(self, plan: Plan, bundle: BundleWriter) -> None:
         """Store the code in the run's folder."""
         folder = self.folder(plan.run_name)
-        try:
+        with self._writing():
             make_state_folder(self.state_dir, ours=KEPT)
             make_private_folder(folder.path)
             if not folder.archive.exists():
                 bundle.write(folder.archive)
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Write the specification and start a driver. Return once the driver has taken over the run."""
         folder = self.folder(plan.run_name)
-        try:
+        with self._writing():
             make_private_folder(folder.path)
             if self._write_once(folder, plan, again=again) or folder.read_status() is None:
                 self._start(folder)
-        except OSError as error:
-            raise self._unwritable(error) from error
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
@@ -190,21 +181,24 @@ class DrivenService(Service):
 
     def ask_to_stop(self, folder: DrivenFolder) -> None:
         """Ask the driver to end the run. If the driver has died, start it again to do this."""
-        try:
+        with self._writing():
             os.close(open_private(folder.stop, os.O_WRONLY | os.O_CREAT))
             if not folder.is_driven:
                 self._start(folder)
                 return
-        except OSError as error:
-            raise self._unwritable(error) from error
         pid = (folder.read_status() or {}).get("pid")
         if pid:  # a driver that is starting has not written its own yet; it will see the file
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    def _unwritable(self, error: OSError) -> TargetError:
-        hint = f"free disk space, or set CLOUDTRAIN_STATE_DIR to another folder (now `{self.state_dir}`)"
-        return TargetError(f"the files of the {self.what} cannot be written: {error}", hint=hint, code="CT994")
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            hint = f"free disk space, or set CLOUDTRAIN_STATE_DIR to another folder (now `{self.state_dir}`)"
+            message = f"the files of the {self.what} cannot be written: {error}"
+            raise TargetError(message, hint=hint, code="CT994") from error
 
     def _start(self, folder: DrivenFolder) -> None:
         """Start a driver, and return once this or another driver has taken over the run."""
@@ -232,17 +226,16 @@ class DrivenService(Service):
         return is_written
 
 
-class Archive:
+class Archive(NamedTuple):
     """The stored code archive of a run, as a `BundleWriter`."""
 
-    def __init__(self, file: Path, sha256: str) -> None:
-        self._file = file
-        self.sha256 = sha256
+    file: Path
+    sha256: str
 
     def write(self, path: Path) -> None:
         """Copy the archive to `path` atomically."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        shutil.copyfile(self._file, temporary)
+        shutil.copyfile(self.file, temporary)
         temporary.replace(path)
 
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from cloudtrain.errors import RunNotFound, SettingsError, StoreError, TargetError, UsageError, did_you_mean
 from cloudtrain.lifecycle.once import Recovered, find_service, needs_recovery, report_accepted
@@ -16,7 +15,7 @@ from cloudtrain.lifecycle.once import recover as recover_submissions
 from cloudtrain.lifecycle.records import Condition, condition_of, origin_here
 from cloudtrain.lifecycle.run import ChainedRun, Run
 from cloudtrain.lifecycle.schema import open_store, read_store
-from cloudtrain.lifecycle.store import RunRecord, Store
+from cloudtrain.lifecycle.store import NEWEST, RunRecord, Store
 from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, ListedRun, RunRef, RunState
 from cloudtrain.system.plugins import target_names
 from cloudtrain.targets.contract import KeepsQueue
@@ -24,9 +23,6 @@ from cloudtrain.targets.registry import all_targets, service_of
 from cloudtrain.targets.settings import Settings, load_settings
 from cloudtrain.targets.where import AnyTarget, Where
 from cloudtrain.targets.where import where as find_where
-
-NEWEST = "last"
-"""The name that stands for the newest run."""
 
 
 def run(name: str) -> Run:
@@ -46,14 +42,10 @@ def run(name: str) -> Run:
         raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
     settings = load_settings()
     recover_if_needed()
-    elsewhere = None
     with read_store(settings.state_dir) as store:
-        if store is not None and name == NEWEST:
-            rows, elsewhere = _last(store)
-        else:
-            rows = [] if store is None else _matching(store, name)
-        candidates = [] if store is None else [row.name for row in store.newest(limit=200)]
-        removed = store is not None and not rows and store.was_removed(name)
+        rows, elsewhere = _last(store) if name == NEWEST else (_matching(store, name), None)
+        candidates = [row.name for row in store.newest(limit=200)]
+        removed = not rows and store.was_removed(name)
     if not rows and "://" in name:
         ref = RunRef.parse(name)
         return Run.attached(ListedRun(ref, service_of(ref.target, settings).status(ref)), settings)
@@ -64,17 +56,13 @@ def run(name: str) -> Run:
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
     if len(rows) > 1:
         names = ", ".join(f"`{row.name}`" for row in rows[:5])
+        rest = f"; `cloudtrain ps --all` lists the other {len(rows) - 5}" if rows[5:] else ""
         raise RunNotFound(
             f"the names of {len(rows)} runs begin with `{name}`",
-            hint=f"write one of the full names: {names}{_rest_of(rows[5:])}",
+            hint=f"write one of the full names: {names}{rest}",
             code="CT932",
         )
-    return run_of_record(rows[0], settings, elsewhere=elsewhere)
-
-
-def _rest_of(rows: Sequence[RunRecord]) -> str:
-    """Return the end of a hint that names some of several runs: how to list the other `rows`, if any."""
-    return f"; `cloudtrain ps --all` lists the other {len(rows)}" if rows else ""
+    return kind_of(rows[0])(rows[0], settings, elsewhere=elsewhere)
 
 
 def runs(
@@ -114,15 +102,15 @@ def runs(
     limit = None if limit is None else min(limit, sys.maxsize)
     if target is not None:
         place = find_where(target, profile=profile)
-        there = (Run.attached(item, place.here) for item in runs_at(place))
-        return list(islice((item for item in there if _is_wanted(item, states, job, rehearsals)), limit))
-    settings = load_settings()
-    recover_if_needed()
-    with read_store(settings.state_dir) as store:
-        newest = store and partial(store.newest, job=job, where=conditions, trials=trials)
-        rows = _perhaps(newest, states, limit, rehearsals) if newest else []
-    here = (_refresh(run_of_record(row, settings)) for row in rows)
-    return list(islice((item for item in here if _is_wanted(item, states, job, rehearsals)), limit))
+        found = (Run.attached(item, place.here) for item in runs_at(place))
+    else:
+        settings = load_settings()
+        recover_if_needed()
+        with read_store(settings.state_dir) as store:
+            newest = partial(store.newest, job=job, where=conditions, trials=trials)
+            rows = _perhaps(newest, states, limit, rehearsals)
+        found = (_refresh(kind_of(row)(row, settings)) for row in rows)
+    return list(islice((item for item in found if _is_wanted(item, states, job, rehearsals)), limit))
 
 
 def runs_at(where: Where) -> Iterator[ListedRun]:
@@ -166,7 +154,7 @@ def recover_if_needed() -> None:
     """
     settings = load_settings()
     with read_store(settings.state_dir) as store:
-        cut_off = store is not None and any(needs_recovery(store, record) for record in store.unfinished())
+        cut_off = any(needs_recovery(store, record) for record in store.unfinished())
     if cut_off:
         with suppress(StoreError), open_store(settings.state_dir) as store:
             recover_submissions(store, lambda name: find_service(name, settings))
@@ -186,15 +174,13 @@ def queue_of(target: str, settings: Settings) -> KeepsQueue:
     return service
 
 
-def run_of_record(row: RunRecord, settings: Settings, **words: Any) -> Run:
-    """Return the run that a row of the store describes: a `SweepRun` for a sweep, a `ChainedRun` for a waiting run,
-    else a `Run`. `words` are further arguments for the constructor of the run, such as `adopted`."""
+def kind_of(row: RunRecord) -> type[Run]:
+    """Return the class of the run in a row: `SweepRun` for a sweep, `ChainedRun` for a waiting run, else `Run`."""
     if row.key.startswith((SWEEP, TUNER)):
         from cloudtrain.lifecycle.sweep_run import SweepRun
 
-        return SweepRun(row, settings, **words)
-    kind = ChainedRun if row.key.startswith(AFTER) else Run
-    return kind(row, settings, **words)
+        return SweepRun
+    return ChainedRun if row.key.startswith(AFTER) else Run
 
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:

@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.code.data import UnreadableData, read_data
-from cloudtrain.documents.document import Unreadable, read_document, read_text
+from cloudtrain.documents.document import Unreadable, ValuePath, read_document, read_text
 from cloudtrain.errors import CloudtrainError, JobError, Problem, RunNotFound, TargetError, did_you_mean
 from cloudtrain.job.data import Input, RunInput, is_local_path, is_run_input, run_input
 from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.model import format_size
 from cloudtrain.lifecycle.schema import read_store
-from cloudtrain.lifecycle.store import RunRecord, Store
-from cloudtrain.plans.plan import HIDDEN, Upload, hide
+from cloudtrain.lifecycle.store import NEWEST, SENT, RunRecord, Store
+from cloudtrain.plans.plan import HIDDEN, Shown, Upload, hide
 from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.secret_values import VARIABLE, resolved
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
     from cloudtrain.targets.contract import Target
     from cloudtrain.targets.where import Where
 
-
-NEWEST = "last"
-
-_SENT = ("accepted", "reported")
-"""Stages of submissions that created a run."""
 
 _BAD = (RunState.FAILED, RunState.STOPPED, RunState.LOST)
 
@@ -109,20 +104,19 @@ def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, Ru
     return states
 
 
-class _Search:
+class _Search(NamedTuple):
     """Resolves the NAME of a `run:NAME` input to a run on one target. `folder` is the folder of the job's file."""
 
-    def __init__(self, store: Store | None, target: str, settings: Settings, folder: Path) -> None:
-        self._store = store
-        self._target = target
-        self._settings = settings
-        self._folder = folder
+    store: Store
+    target: str
+    settings: Settings
+    folder: Path
 
     def row(self, name: str) -> tuple[RunRecord, RunState]:
         """Return the run that a name stands for, and the run's last known state."""
         rows, is_job = self._candidates(name)
         if not rows:
-            raise CloudtrainError(f"no run on `{self._target}` is called `{name}`", hint=self._near(name), code="CT021")
+            raise CloudtrainError(f"no run on `{self.target}` is called `{name}`", hint=self._near(name), code="CT021")
         if is_job:
             return self._best(rows)
         if len(rows) > 1:
@@ -136,15 +130,13 @@ class _Search:
 
     def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
         """Return the runs that match a name, newest first, and whether the name is a job's name."""
-        if self._store is None:
-            return [], False
         if name == NEWEST:
-            return self._here(self._store.newest(limit=_LOOKED_AT))[:1], False
-        exact = self._store.get(name)
+            return self._here(self.store.newest(limit=_LOOKED_AT))[:1], False
+        exact = self.store.get(name)
         if exact is not None and self._here([exact]):
             return [exact], False
-        of_job = self._here(self._store.newest(job=name))
-        return (of_job, True) if of_job else (self._here(self._store.starting_with(name)), False)
+        of_job = self._here(self.store.newest(job=name))
+        return (of_job, True) if of_job else (self._here(self.store.starting_with(name)), False)
 
     def _best(self, rows: Sequence[RunRecord]) -> tuple[RunRecord, RunState]:
         states = list[tuple[RunRecord, RunState]]()
@@ -165,26 +157,26 @@ class _Search:
         counts as succeeded."""
         state = RunState(row.state)
         if row.key.startswith((SWEEP, TUNER)):  # a stopped sweep still has a best trial
-            has_best = state is RunState.STOPPED and self._store is not None and self._store.outputs_of(row.name)
+            has_best = state is RunState.STOPPED and self.store.outputs_of(row.name)
             return RunState.SUCCEEDED if has_best else state
-        if state.is_final or not target_of(self._target).facts.waits_for_runs:
+        if state.is_final or not target_of(self.target).facts.waits_for_runs:
             return state
         try:
-            return service_of(row.target, self._settings).status(row.ref).state
+            return service_of(row.target, self.settings).status(row.ref).state
         except RunNotFound:
             return RunState.LOST
 
     def _here(self, rows: Sequence[RunRecord]) -> list[RunRecord]:
-        return [row for row in rows if row.target == self._target and row.stage in _SENT]
+        return [row for row in rows if row.target == self.target and row.stage in SENT]
 
     def _near(self, name: str) -> str:
-        rows = self._here(self._store.newest(limit=_LOOKED_AT)) if self._store is not None else []
+        rows = self._here(self.store.newest(limit=_LOOKED_AT))
         names = dict.fromkeys([row.job_name for row in rows] + [row.name for row in rows])
-        file = _file_of_job(name, self._folder)
+        file = _file_of_job(name, self.folder)
         if file is None:
-            return did_you_mean(name, list(names)[:8]) or f"submit a job of that name with `--target {self._target}`"
-        path = os.path.relpath(file, self._settings.cwd)
-        return f"run it there first: `cloudtrain submit {quote(path)} --target {self._target}`"
+            return did_you_mean(name, list(names)[:8]) or f"submit a job of that name with `--target {self.target}`"
+        path = os.path.relpath(file, self.settings.cwd)
+        return f"run it there first: `cloudtrain submit {quote(path)} --target {self.target}`"
 
 
 def _file_of_job(name: str, folder: Path) -> Path | None:
@@ -211,8 +203,7 @@ def _unusable(row: RunRecord, why: str) -> CloudtrainError:
     )
 
 
-def _place(store: Store | None, row: RunRecord, source: RunInput) -> str:
-    assert store is not None, "the run came from it"
+def _place(store: Store, row: RunRecord, source: RunInput) -> str:
     places = store.outputs_of(row.name)
     place = places.get(source.what.lower())
     if not places and row.key.startswith((SWEEP, TUNER)):
@@ -367,9 +358,6 @@ def _missing(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterato
 
 
 # Secrets that the store must not keep, and functions that hide them in the kept data.
-
-Shown = TypeVar("Shown")
-ValuePath = tuple[str | int, ...]
 
 _SIGNATURE = re.compile(
     r"[?&](?:sig|signature|token|x-amz-(?:signature|credential|security-token))=(?P<query>[^&\s\"']{4,})|"

@@ -30,16 +30,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cloudtrain.errors import CloudtrainError, NameTaken, StoreError, TargetError, TargetUnreachable
 from cloudtrain.lifecycle.records import NOWHERE, JobRecord, Origin
-from cloudtrain.lifecycle.store import RunRecord, Store
-from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunState, service_name
+from cloudtrain.lifecycle.store import SENT, RunRecord, Store
+from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunRef, RunState, service_name
 from cloudtrain.system.plugins import part_of
-from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 
@@ -144,11 +143,6 @@ def _send_or_adopt(store: Store, sending: Sending, service_of: ServiceOf) -> Sub
     return _start(store, sending, tuple(too_old))
 
 
-def outputs_of(plan: Plan) -> dict[str, str]:
-    """Return the location of each output of a plan. Names are in lower case, because `run:...` ignores case."""
-    return {name.lower(): place for name, place in plan.outputs.items()}
-
-
 def find_service(name: str, context: ServiceContext) -> Service:
     """Return a service by its name in the store: `local` is the service of that target, `sweep:local` cloudtrain's
     driver of sweeps, `tuner:sagemaker` the tuner of that target, and `after:local` the service for waiting runs."""
@@ -195,22 +189,12 @@ def _is_own(store: Store, record: RunRecord) -> bool:
 
 def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None]) -> None:
     """Call `report` with all accepted runs that the user may not have seen, and record these runs as reported."""
-    records, locks = list[RunRecord](), list[ProcessLock]()
-    try:
-        for record in store.unfinished():
-            lock = store.lock(record.name)
-            if lock is None:
-                continue
-            locks.append(lock)
-            current = store.get(record.name)
-            if current is not None and current.stage == "accepted":
-                records.append(current)
+    with ExitStack() as stack:
+        free = [stack.enter_context(_take_over(store, record)) for record in store.unfinished()]
+        records = [record for record in free if record is not None and record.stage == "accepted"]
         report(records)
         for record in records:
             store.advance(record.name, "reported")
-    finally:
-        for lock in locks:
-            lock.release(remove=True)
 
 
 def _same(store: Store, sending: Sending) -> list[RunRecord]:
@@ -246,8 +230,21 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
     while True:
         counter = max(store.next_counter(sending.key, sending.submitter), beyond + 1)
         plan = sending.plan_of(store, counter)
-        record = _planned(store, sending, plan, counter)
-        lock = store.reserve(record, outputs_of(plan), *sending.record(store, plan))
+        record = RunRecord(
+            name=plan.run_name,
+            target=plan.target,
+            place=plan.place,
+            job_name=plan.job_name,
+            key=sending.key,
+            submitter=sending.submitter,
+            store=store.salt,
+            counter=counter,
+            stage="planned",
+            state=RunState.PENDING.value,
+            created=store.now(),
+        )
+        outputs = {name.lower(): place for name, place in plan.outputs.items()}  # `run:...` ignores case
+        lock = store.reserve(record, outputs, *sending.record(store, plan))
         if lock is None:
             beyond = counter if store.get(record.name) is not None else beyond
             continue
@@ -258,25 +255,6 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
             beyond = counter
         finally:
             lock.release(remove=True)
-
-
-def _planned(store: Store, sending: Sending, plan: Plan, counter: int) -> RunRecord:
-    return RunRecord(
-        name=plan.run_name,
-        target=plan.target,
-        place=plan.place,
-        job_name=plan.job_name,
-        key=sending.key,
-        submitter=sending.submitter,
-        store=store.salt,
-        counter=counter,
-        stage="planned",
-        state=RunState.PENDING.value,
-        reason=None,
-        created=store.now(),
-        started=None,
-        ended=None,
-    )
 
 
 def _send_again(store: Store, sending: Sending, record: RunRecord, unreported: tuple[RunRecord, ...]) -> Submitted:
@@ -299,7 +277,7 @@ def _send(store: Store, sending: Sending, plan: Plan, record: RunRecord) -> None
         service.upload(plan, sending.code, on_bytes=sending.watch.on_bytes)
         if record.stage == "planned":
             store.advance(record.name, "uploaded")
-            if _is_taken(service, plan):
+            if _or_taken(service.has, plan.ref):
                 message = f"`{plan.target}` already has another run named `{plan.run_name}`"
                 raise NameTaken(message, hint="this run gets the next free name")
         store.advance(record.name, "sent")
@@ -307,13 +285,6 @@ def _send(store: Store, sending: Sending, plan: Plan, record: RunRecord) -> None
     except BaseException as error:
         _forget_if_not_there(store, service, record, error)
         raise
-
-
-def _is_taken(service: Service, plan: Plan) -> bool:
-    try:
-        return service.has(plan.ref)
-    except NameTaken:
-        return True
 
 
 def _report(store: Store, sending: Sending, submitted: Submitted) -> Submitted:
@@ -336,14 +307,14 @@ def _forget_if_not_there(store: Store, service: Service, record: RunRecord, erro
     """Forget a record if its run cannot exist: the request was not sent yet, the target refused it, or the target has
     no such run and no request can be in transit any more."""
     current = store.get(record.name)
-    if current is None or current.stage in ("accepted", "reported"):
+    if current is None or current.stage in SENT:
         return
     refused = isinstance(error, TargetError) and not isinstance(error, TargetUnreachable)
     was_sent_before = record.stage == "sent"
     try:
         certain = (refused and not was_sent_before) or not service.in_flight
         is_of_others = isinstance(error, NameTaken) and not was_sent_before
-        never_arrived = current.stage != "sent" or is_of_others or (certain and _withdraw(service, record))
+        never_arrived = current.stage != "sent" or is_of_others or (certain and _or_taken(service.withdraw, record.ref))
     except CloudtrainError:
         return  # the next command asks again
     if never_arrived:
@@ -357,7 +328,7 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
     try:
         service = service_of(service_name(record.key, record.target))
         left = _may_arrive_for(store, service, record)
-        arrived = service.has(record.ref) if left > 0 else not _withdraw(service, record)
+        arrived = service.has(record.ref) if left > 0 else not _or_taken(service.withdraw, record.ref)
     except CloudtrainError as error:
         return Recovered(record.name, "unknown", f"`{record.target}` could not be asked: {error.message}")
     if arrived:
@@ -370,11 +341,11 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
     return Recovered(record.name, "forgotten", f"`{record.target}` has no such run")
 
 
-def _withdraw(service: Service, record: RunRecord) -> bool:
-    """Withdraw the request for a run. Return True if the request can never create a run from now on. That is also so if
-    another user's run has the name, because names are unique."""
+def _or_taken(ask: Callable[[RunRef], bool], ref: RunRef) -> bool:
+    """Return the answer of `Service.has` or `Service.withdraw`; True if another user's run has the name, because names
+    are unique: no request can create a run of this name from now on."""
     try:
-        return service.withdraw(record.ref)
+        return ask(ref)
     except NameTaken:
         return True
 

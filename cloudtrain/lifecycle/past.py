@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.code.tree import Tree
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudtrainError, shortened
 from cloudtrain.job.file import SWEEP
-from cloudtrain.lifecycle.again import RUNTIME, code_of
 from cloudtrain.lifecycle.prepare import Ready
-from cloudtrain.lifecycle.record import JobSource, keep_plan, settings_fields, shown_fields
+from cloudtrain.lifecycle.record import RUNTIME, JobSource, code_of, keep_plan, settings_fields, shown_fields
 from cloudtrain.lifecycle.records import JobRecord
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
@@ -29,8 +28,6 @@ from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
-    from cloudtrain.code.files import Entry
-    from cloudtrain.lifecycle.records import KeptFile
     from cloudtrain.plans.document import Block
 
 
@@ -66,20 +63,12 @@ def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Changes | None
     return Changes(last.name, tuple(changes), tuple(files))
 
 
-def hashes(files: Sequence[Entry | KeptFile]) -> dict[str, tuple[object, ...]]:
-    """Map the path of each file to the properties that must match for two files to be equal. cloudtrain's own files are
-    left out."""
-    return {
-        file.path: (file.sha256, file.executable, file.target) for file in files if not file.path.startswith(RUNTIME)
-    }
-
-
 def shown(value: Any) -> str:
     """Return a short form of a value for a message."""
     if value is ABSENT:
         return "(not set)"
     text = value if isinstance(value, str) and value.strip() == value and value else json.dumps(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return shortened(text, _LONGEST)
 
 
 def _name(change: Change) -> str:
@@ -99,7 +88,7 @@ def _of_target(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[Cha
 def _of_code(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[FileChange]:
     if record.bundle == ready.tree.sha256 or not record.files:
         return
-    before, after = Side.of_run("", last.ref, record), Side("", {}, tree=ready.tree)
+    before, after = Side("", record.plan, record, ref=last.ref), Side("", {}, tree=ready.tree)
     is_quick = "folder" in target_of(last.target).parts and ready.tree.identity.size < _QUICK
     yield from _code_changes(before, after, ready.where.here if is_quick else None, [])
 
@@ -129,11 +118,6 @@ class Side:
     results: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
-    def of_run(cls, title: str, ref: RunRef, record: JobRecord, results: Mapping[str, object] | None = None) -> Side:
-        """Return the side that describes a run."""
-        return cls(title, record.plan, record, ref=ref, results=results or {})
-
-    @classmethod
     def of_job(cls, title: str, ready: Ready) -> Side:
         """Return the side that describes a job as a submit would send it."""
         plan = ready.plan(1, "")
@@ -153,9 +137,12 @@ class Side:
         return next(hashes, None) if self.record is None else self.record.bundle
 
     @property
-    def files(self) -> Sequence[Entry | KeptFile]:
-        """The files of the code."""
-        return self.tree.entries if self.tree is not None else () if self.record is None else self.record.files
+    def files(self) -> dict[str, tuple[object, ...]]:
+        """Maps the path of each file of the code to the properties that must match for two files to be equal.
+        cloudtrain's own files are left out."""
+        files = self.tree.entries if self.tree is not None else () if self.record is None else self.record.files
+        own = (file for file in files if not file.path.startswith(RUNTIME))
+        return {file.path: (file.sha256, file.executable, file.target) for file in own}
 
 
 @dataclass(frozen=True)
@@ -269,7 +256,7 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
 
 def _code_changes(before: Side, after: Side, settings: Settings | None, notes: list[str]) -> Iterator[FileChange]:
     """Yield the files that differ, with their changed lines unless `settings` is None."""
-    old, new = hashes(before.files), hashes(after.files)
+    old, new = before.files, after.files
     paths = {path for path in old.keys() & new.keys() if old[path] != new[path]}
     with ExitStack() as stack:
         first, second = (_contents(side, paths, settings, stack, notes) for side in (before, after))

@@ -100,8 +100,7 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
     axes.set_xticks(range(len(names)), names)
     axes.set_xlim(-0.2, len(names) - 0.6)
     axes.set_yticks([])
-    for side in ("left", "right", "top", "bottom"):
-        axes.spines[side].set_visible(False)
+    axes.spines[:].set_visible(False)
     return _on_any_page(figure)
 
 
@@ -124,8 +123,7 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     axes.bar_label(bars, fmt="%.2f", padding=3)
     axes.set_xlabel(f"importance for {objective.metric}")
     axes.set_xlim(0, 1.1)
-    for side in ("right", "top"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["right", "top"]].set_visible(False)
     return _on_any_page(figure)
 
 

@@ -326,11 +326,6 @@ class Ready:
         """The service that sends requests to the target."""
         return self.where.service
 
-    @property
-    def can_check(self) -> bool:
-        """Whether the target can probably be asked to check a plan, for example because credentials exist."""
-        return self.service.can_check(self.where.settings)
-
     @cached_property
     def draft(self) -> Plan:
         """The plan without its run name. It does not say for which runs it waits."""
@@ -363,10 +358,6 @@ class Ready:
         findings = check_plan(self._subject(plan), ignore=self.ignore)
         placed = tuple(self._place(finding) for finding in findings)
         return replace(plan, findings=placed, hidden=values_to_hide(self.work.view))
-
-    def compile_as(self, name: str) -> Plan:
-        """Return what the target makes of the job for the run `name`: no notes, no data to upload, no findings."""
-        return self.where.target.compile(self.work, self.where.settings, self.context._replace(run_name=name))
 
     def hourly_price(self, plan: Plan) -> float | None:
         """Return the list price in US dollars per hour for all instances; None if the target is free or the price is

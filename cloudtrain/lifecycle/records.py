@@ -26,18 +26,6 @@ if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
 
 
-class Identity(NamedTuple):
-    """The salt of a store and the location of the store."""
-
-    salt: str
-    location: str
-
-    def at(self, location: str) -> Identity:
-        """Return the identity of the store if it is at `location` now: this identity if the location is the same, else
-        one with a new salt."""
-        return self if location == self.location else Identity(_hash(self.salt, location), location)
-
-
 def salt_of_new_store(folder: Path) -> str:
     """Return the salt that a new store in `folder` would get now.
 
@@ -48,6 +36,11 @@ def salt_of_new_store(folder: Path) -> str:
     status = nearest.stat()
     host = os.uname().nodename
     return _hash(host, boot_id(), os.path.realpath(folder), str(status.st_dev), str(status.st_ino))
+
+
+def salt_of_moved_store(salt: str, location: str) -> str:
+    """Return the new salt of a store that was copied or moved to `location`."""
+    return _hash(salt, location)
 
 
 def location_in(folder: Path) -> str:

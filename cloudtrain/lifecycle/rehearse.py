@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf, isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cloudtrain.errors import TargetError, UsageError, did_you_mean
 from cloudtrain.job.data import Checkpoint
-from cloudtrain.lifecycle.curves import TOLERANCE, Comparison, Verdict, curve_of, loss_names
 from cloudtrain.lifecycle.run import Run
 from cloudtrain.lifecycle.submit import repeat, submit
 from cloudtrain.plans.plan import Plan, Upload, map_texts
-from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState, RunStatus
+from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.common.launch import local_outputs
@@ -51,13 +50,9 @@ class Original:
 
     spec: LaunchSpecification
     job_name: str
+    """The name of the job under which its repetitions are listed."""
     ref: RunRef
     """The target and host of the run. Repetitions run there too."""
-
-    @classmethod
-    def of(cls, run: Run, job_name: str) -> Original:
-        """Return the `Original` for a run on this machine. Its repetitions will be listed as runs of `job_name`."""
-        return cls(RunFolder(str(run.directory)).read_launch(), job_name, run.ref)
 
     def repeat(self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None) -> LaunchSpecification:
         """Return the original's specification for a run called `name`. `checkpoint_of` names the run whose checkpoints
@@ -125,6 +120,202 @@ class _NoBundle:
         )
 
 
+# Compare the losses of an interrupted and resumed run with the losses of an uninterrupted run.
+
+Curve = Mapping[int, Mapping[str, float]]
+"""Maps a step to the values reported at that step."""
+
+TOLERANCE = 1e-5
+
+_AT_THE_FIRST_STEP = (
+    "data order: which samples a step sees must follow from the step, or its position must be saved",
+    "random numbers: seed dropout and augmentation from the step, or save the generators' states",
+    "weights: are all of them saved, and loaded before the first step?",
+)
+_AFTER_IT = (
+    "optimizer state: save and load `optimizer.state_dict()`",
+    "learning-rate schedule: set the rate from the step, or save the scheduler's state",
+)
+"""Likely causes of a difference. The loss of the first step after a resumption depends on the loaded weights and the
+drawn samples. The optimizer and its rate affect only the later steps."""
+
+_NOTHING_SAVED = "checkpoints: none was saved, or none was found in the checkpoint folder of the run"
+_NOT_FOUND = "checkpoints: the script said that it saved, but not where the next run looks (`runtime.checkpoint_dir()`)"
+
+
+class Verdict(NamedTuple):
+    """The result of a rehearsal. `kind` is `same` if the training survived, otherwise a name for the problem, such as
+    `skipped`. `words` is the result in one line; `look_at` lists possible causes, the most likely first."""
+
+    kind: str
+    words: str
+    look_at: tuple[str, ...] = ()
+
+    @property
+    def survives(self) -> bool:
+        """Whether the losses are the same with and without the interruption."""
+        return self.kind == "same"
+
+
+class CurveDifference(NamedTuple):
+    """A metric of one step with its values in the uninterrupted run (`whole`) and in another run (`found`)."""
+
+    step: int
+    metric: str
+    whole: float
+    found: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The curves of the three runs: for each run, the reported metrics by step. `saved_at` is the step at which the
+    script saved, by its own report; None without a report."""
+
+    whole: Curve
+    interrupted: Curve
+    resumed: Curve
+    metrics: tuple[str, ...]
+    tolerance: float = TOLERANCE
+    saved_at: int | None = None
+
+    @property
+    def joined(self) -> Curve:
+        """The curve of the interrupted run, continued and overridden by the curve of the resumed run."""
+        return {**self.interrupted, **self.resumed}
+
+    @property
+    def stopped_at(self) -> int:
+        """The last step that the interrupted run reported; 0 if it reported none."""
+        return max(self.interrupted, default=0)
+
+    @property
+    def resumed_at(self) -> int | None:
+        """The first step that the resumed run reported; None if it reported none."""
+        return min(self.resumed, default=None)
+
+    @property
+    def repeated(self) -> int:
+        """The number of steps that both the interrupted and the resumed run computed, according to their reports."""
+        return 0 if self.resumed_at is None else max(0, self.stopped_at - self.resumed_at + 1)
+
+    @property
+    def compared(self) -> int:
+        """The number of compared values: those reported for the same step with and without the interruption."""
+        return len(_pairs(self.whole, self.joined, self.metrics))
+
+    @property
+    def largest_difference(self) -> float:
+        """The largest difference of all compared values."""
+        pairs = _pairs(self.whole, self.joined, self.metrics)
+        return max((_distance(pair.whole, pair.found) for pair in pairs), default=0.0)
+
+    def first_difference(self, curve: Curve) -> CurveDifference | None:
+        """Return the first value of `curve` that differs from the uninterrupted run by more than the tolerance; None
+        without a difference. The tolerance is relative for values above 1."""
+        for pair in _pairs(self.whole, curve, self.metrics):
+            size = abs(pair.whole) if isfinite(pair.whole) else 1.0
+            is_close = _distance(pair.whole, pair.found) <= self.tolerance * max(1.0, size)
+            if not is_close:
+                return pair
+        return None
+
+    def verdict(self) -> Verdict:
+        """Return the verdict. The checks run in a fixed order, and the first failed check decides."""
+        for question in (self._does_not_repeat, self._saved_nothing, self._went_too_far, self._left_out_steps):
+            if (verdict := question()) is not None:
+                return verdict
+        if (difference := self.first_difference(self.joined)) is not None:
+            return Verdict("differs", _words(difference), self._suspects(difference.step))
+        if not self.largest_difference:
+            return Verdict("same", f"all {self.compared} values are exactly those of the run without interruption")
+        largest = f"differ by at most {self.largest_difference:.2g}, within the tolerance of {self.tolerance:g}"
+        return Verdict("same", f"the {self.compared} values {largest}")
+
+    def _does_not_repeat(self) -> Verdict | None:
+        if not self.interrupted:
+            words = "the interrupted run reported nothing, and the same job without an interruption did"
+            return Verdict("unrepeatable", words, ("reports: every run of the job must report its losses",))
+        difference = self.first_difference(self.interrupted)
+        if difference is None:
+            return None
+        words = f"two runs differ before the interruption already: {_words(difference)}"
+        return Verdict("unrepeatable", words, ("seed: the script must repeat before its interruptions can be judged",))
+
+    def _saved_nothing(self) -> Verdict | None:
+        first = min(self.whole)
+        if self.resumed_at is None or self.resumed_at > first or self.stopped_at <= first:
+            return None
+        words = f"the resumed run began again at step {self.resumed_at}, so an interruption costs all that was done"
+        return Verdict("started_over", words, (_NOTHING_SAVED if self.saved_at is None else _NOT_FOUND,))
+
+    def _went_too_far(self) -> Verdict | None:
+        last, end = max(self.whole), max(self.resumed, default=0)
+        if end <= last:
+            return None
+        words = f"the resumed run went on to step {end}, and without interruption the training ends at {last}"
+        return Verdict("overrun", words, ("the end: count steps from the start of the training, not of the process",))
+
+    def _left_out_steps(self) -> Verdict | None:
+        due = [step for step in self.whole if step > self.stopped_at]
+        missing = [step for step in due if step not in self.resumed]
+        if not missing:
+            return None
+        if len(missing) == len(due) and self.resumed:
+            words = f"after the interruption no loss is reported at a step of the whole run ({due[0]}, ...)"
+            advice = "reports: report when `step % n == 0`, with the step of the training"
+            return Verdict("incomparable", words, (advice,))
+        words = f"{len(missing)} reported steps are missing, the first is {missing[0]}"
+        return Verdict("skipped", words, ("position: the resumed run must go on with the step after the saved one",))
+
+    def _suspects(self, step: int) -> tuple[str, ...]:
+        """Return the possible causes of a difference that begins at `step`. At the first resumed step, these are causes
+        such as the data order; at a later step, causes such as the optimizer state. If the steps around the resumption
+        were not reported, return all of these causes."""
+        first = self.resumed_at
+        if first is None or first not in self.whole or first - 1 not in {*self.whole, self.saved_at}:
+            return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
+        return _AT_THE_FIRST_STEP if step == first else _AFTER_IT
+
+
+def curve_of(reports: Iterable[Mapping[str, float]], metrics: Sequence[str]) -> dict[int, dict[str, float]]:
+    """Return a curve, which maps each step to its metrics. Reports without a step or without any of the metrics are
+    skipped. The last report of a step counts."""
+    curve: dict[int, dict[str, float]] = {}
+    for report in reports:
+        values = {name: report[name] for name in metrics if name in report}
+        if values and "step" in report:
+            curve.setdefault(int(report["step"]), {}).update(values)
+    return curve
+
+
+def loss_names(reports: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
+    """Return the metrics whose names end with `loss`, such as `train_loss` or `val/loss`."""
+    names = dict.fromkeys(name for report in reports for name in report)
+    return tuple(name for name in names if name.lower().endswith("loss"))
+
+
+def _pairs(whole: Curve, other: Curve, metrics: Sequence[str]) -> list[CurveDifference]:
+    return [
+        CurveDifference(step, name, whole[step][name], other[step][name])
+        for step in sorted(whole.keys() & other.keys())
+        for name in metrics
+        if name in whole[step] and name in other[step]
+    ]
+
+
+def _distance(one: float, other: float) -> float:
+    """Return the absolute difference of two values: zero if both are equal or both are NaN, infinite if only one is
+    NaN."""
+    if one == other or (isnan(one) and isnan(other)):
+        return 0.0
+    return abs(one - other) if isfinite(one) and isfinite(other) else inf
+
+
+def _words(difference: CurveDifference) -> str:
+    step, metric, whole, other = difference
+    return f"at step {step} `{metric}` is {other:.7g}, and without interruption {whole:.7g}"
+
+
 # Run a rehearsal: the whole run, the interrupted run, the resumed run, then the verdict.
 
 _LONGEST_NAME = 40
@@ -151,7 +342,7 @@ class Rehearsal:
     verdict: Verdict
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the runs and the results as JSON data."""
+        """Return the runs and the results as JSON data, in which values can be NaN and infinite."""
         comparison = self.comparison
         difference = comparison.first_difference(comparison.joined)
         return {
@@ -162,8 +353,8 @@ class Rehearsal:
             "metrics": list(comparison.metrics),
             "compared": comparison.compared,
             "tolerance": comparison.tolerance,
-            "largest_difference": _finite(comparison.largest_difference),
-            "first_difference": difference and {name: _finite(value) for name, value in difference._asdict().items()},
+            "largest_difference": comparison.largest_difference,
+            "first_difference": difference and difference._asdict(),
             "at_step": self.at_step,
             "stopped_at": comparison.stopped_at,
             "saved_at": comparison.saved_at,
@@ -173,21 +364,6 @@ class Rehearsal:
             "seconds_to_leave": round(self.seconds_to_leave, 3),
             "runs": {name: getattr(self, name).name for name in ("whole", "interrupted", "resumed")},
         }
-
-
-def _finite(value: Any) -> Any:
-    """Replace NaN and infinity by None, because JSON has neither."""
-    return None if isinstance(value, float) and not isfinite(value) else value
-
-
-@dataclass(frozen=True)
-class RehearsalOptions:
-    """The user's options. Without `at_step`, the run is stopped about half way. Without `metrics`, all losses are
-    compared."""
-
-    at_step: int | None = None
-    metrics: tuple[str, ...] = ()
-    tolerance: float = TOLERANCE
 
 
 def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stage: OnStage = lambda *_: None) -> Run:
@@ -210,9 +386,16 @@ def rehearsal_name(job_name: str) -> str:
     return job_name.removesuffix(REHEARSAL)[: _LONGEST_NAME - len(REHEARSAL)].rstrip("-") + REHEARSAL
 
 
-def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambda *_: None) -> Rehearsal:
+def rehearse(
+    whole: Run,
+    *,
+    at_step: int | None = None,
+    metrics: Sequence[str] = (),
+    tolerance: float | None = None,
+    on_stage: OnStage = lambda *_: None,
+) -> Rehearsal:
     """Repeat the run `whole` in two parts, an interrupted run and a resumed run, and compare their losses with those of
-    `whole`."""
+    `whole`. Without `at_step`, the run is stopped about half way. Without `metrics`, all losses are compared."""
     if whole.directory is None:
         raise UsageError(
             f"`{whole.name}` did not run on this machine",
@@ -221,11 +404,12 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
         )
     _must_succeed(whole)
     reports = whole.metrics()
-    metrics = _choose_metrics(whole, reports, options.metrics)
+    metrics = _choose_metrics(whole, reports, metrics)
     curve = curve_of(reports, metrics)
-    at_step = _step(whole, sorted(curve), options.at_step)
+    at_step = _step(whole, sorted(curve), at_step)
 
-    settings, original = load_settings(), Original.of(whole, rehearsal_name(whole.job_name))
+    spec, settings = RunFolder(str(whole.directory)).read_launch(), load_settings()
+    original = Original(spec, rehearsal_name(whole.job_name), whole.ref)
     interrupted = send(original, settings, lambda name: original.repeat(name, hold_at=at_step))
     on_stage("interrupted", interrupted, at_step)
     seconds = _wait_or_stop(interrupted, lambda: _stop_at(interrupted, at_step))
@@ -238,7 +422,13 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
     resumed = send(original, settings, lambda name: original.repeat(name, checkpoint_of=interrupted.name))
     on_stage("resumed", resumed, None)
     status = _wait_or_stop(resumed, resumed.wait)
-    comparison = Comparison(curve, before, curve_of(resumed.metrics(), metrics), metrics, options.tolerance, saved_at)
+    tolerance = TOLERANCE if tolerance is None else tolerance
+    comparison = Comparison(curve, before, curve_of(resumed.metrics(), metrics), metrics, tolerance, saved_at)
+    if status.state is RunState.SUCCEEDED:
+        verdict = comparison.verdict()
+    else:
+        words = f"the resumed run {status.state}: {status.reason or 'it did not say why'}"
+        verdict = Verdict("cannot_resume", words, (f"its output: `cloudtrain logs {resumed.name}`",))
     return Rehearsal(
         whole=whole,
         interrupted=interrupted,
@@ -247,7 +437,7 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
         left="killed" if was_killed else "exited" if saved_at is None else "saved",
         seconds_to_leave=seconds,
         comparison=comparison,
-        verdict=_cannot_resume(resumed, status) or comparison.verdict(),
+        verdict=verdict,
     )
 
 
@@ -345,10 +535,3 @@ def _stop_at(run: Run, step: int) -> float:
     run.stop()
     run.wait()
     return time.monotonic() - start
-
-
-def _cannot_resume(resumed: Run, status: RunStatus) -> Verdict | None:
-    if status.state is RunState.SUCCEEDED:
-        return None
-    words = f"the resumed run {status.state}: {status.reason or 'it did not say why'}"
-    return Verdict("cannot_resume", words, (f"its output: `cloudtrain logs {resumed.name}`",))

@@ -17,6 +17,7 @@ from cloudtrain.lifecycle.once import Watch, find_service
 from cloudtrain.lifecycle.schema import open_store, read_store
 from cloudtrain.lifecycle.store import RunRecord
 from cloudtrain.plans.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
+from cloudtrain.plans.status import run_document
 from cloudtrain.system.files import folder_size, remove_folder
 from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.contract import ByteProgress, Service
@@ -91,10 +92,6 @@ class Run:
             target=ref.target,
             place=ref.place,
             job_name=re.sub(r"-[0-9a-f]{8}-[0-9]+$", "", ref.name),  # names that cloudtrain did not make stay unchanged
-            key="",
-            submitter="",
-            store="",
-            counter=0,
             stage="reported",
             state=status.state.value,
             reason=status.reason,
@@ -116,9 +113,9 @@ class Run:
         return f"<Run {self.ref} {self._last.state}>"
 
     def _repr_html_(self) -> str:
-        from cloudtrain.plans.html import run_html
+        from cloudtrain.plans.html import to_html
 
-        return run_html(self.name, str(self.ref), self.status())
+        return to_html(run_document(self.name, str(self.ref), self.status()))
 
     @property
     def state(self) -> RunState:
@@ -135,7 +132,7 @@ class Run:
         """The outputs of the run: maps `model`, `checkpoint` and `outputs/NAME` to a path or URI. Empty for a run that
         was submitted from another machine."""
         with read_store(self._settings.state_dir) as store:
-            return {} if store is None else store.outputs_of(self.name)
+            return store.outputs_of(self.name)
 
     @property
     def directory(self) -> Path | None:
@@ -226,10 +223,15 @@ class Run:
         Raises:
             RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
         """
-        from cloudtrain.lifecycle.record import sent_of
+        from cloudtrain.lifecycle.record import SentJob
 
         with read_store(self._settings.state_dir) as store:
-            return sent_of(store if self._is_stored else None, self._row)
+            record = store.kept(self.name) if self._is_stored else None
+        if record is None:
+            message = f"this machine has no record of what was sent for `{self.name}`"
+            hint = "it was submitted from another machine or by an older cloudtrain, or the record is damaged"
+            raise RunNotFound(message, hint=hint, code="CT971")
+        return SentJob(self.name, self.ref, self.created, record)
 
     def rerun(
         self,
@@ -278,7 +280,7 @@ class Run:
             UsageError: the folder is not empty.
             TargetError: the code no longer exists.
         """
-        from cloudtrain.lifecycle.again import code_of, write_code
+        from cloudtrain.lifecycle.record import code_of, write_code
 
         with code_of(self.show().kept, self.ref, self._service) as tree:
             return write_code(tree, Path(destination))

@@ -11,16 +11,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from cloudtrain.errors import StoreError
-from cloudtrain.lifecycle.records import Identity, has_store, location_in, salt_of_new_store, unusable
+from cloudtrain.lifecycle.records import has_store, location_in, salt_of_moved_store, salt_of_new_store, unusable
 from cloudtrain.lifecycle.store import Store, translate_errors
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_file, make_state_folder
 
-_STEP = re.compile("^-- Step .*$", re.MULTILINE)
-
 MIGRATIONS = tuple(
     tuple(filter(str.strip, step.split(";\n")))
-    for step in _STEP.split(Path(__file__).with_name("migrations.sql").read_text("utf-8"))[1:]
+    for step in re.split("(?m)^-- Step .*$", Path(__file__).with_name("migrations.sql").read_text("utf-8"))[1:]
 )
 """The SQL statements of each migration, in order. The database's `user_version` is the number of applied migrations."""
 
@@ -69,31 +67,30 @@ def open_store(folder: Path) -> Iterator[Store]:
 
 
 @contextmanager
-def read_store(folder: Path) -> Iterator[Store | None]:
-    """Open the store for reading without creating or writing anything. Yield None if no store exists.
+def read_store(folder: Path) -> Iterator[Store]:
+    """Open the store for reading without creating or writing anything. If no store exists, yield one without runs.
 
     Raises:
         StoreError: the store exists but cannot be read.
     """
-    file = folder / STORE_FILE
-    if not has_store(folder):
-        yield None
-        return
-    with translate_errors(folder), closing(_open_to_read(file)) as opened:
-        if version_of(_check_version(opened, folder)) == 0:
-            yield None  # empty, or just being created
-            return
-        with closing(_up_to_date(opened)) as db:
-            yield Store(db, folder, _identity_at(db, location_in(folder), salt_of_new_store(folder)).salt)
+    with (
+        translate_errors(folder),
+        closing(_open_to_read(folder)) as opened,
+        closing(_up_to_date(_check_version(opened, folder))) as db,
+    ):
+        yield Store(db, folder, _salt_at(db, location_in(folder), salt_of_new_store(folder)))
 
 
-def _open_to_read(file: Path) -> sqlite3.Connection:
-    """Open the database for reading.
+def _open_to_read(folder: Path) -> sqlite3.Connection:
+    """Open the database for reading; without one, an empty one in memory.
 
     If there is no write-ahead log, no process is writing to the database, and it is opened with `immutable`, so that
     SQLite creates no log. If there is a log, SQLite needs an index file beside it. If SQLite cannot create the index,
     for example on a read-only disk, the log is ignored.
     """
+    file = folder / STORE_FILE
+    if not has_store(folder):
+        return sqlite3.connect(":memory:", isolation_level=None)
 
     def connect(mode: str) -> sqlite3.Connection:
         return sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True, timeout=30, isolation_level=None)
@@ -110,7 +107,7 @@ def _open_to_read(file: Path) -> sqlite3.Connection:
 
 
 def _up_to_date(db: sqlite3.Connection) -> sqlite3.Connection:
-    """Return the database, or a migrated copy in memory if an earlier version made the database."""
+    """Return the database, or a migrated copy in memory if an earlier version made the database, or if it is empty."""
     if version_of(db) == len(MIGRATIONS):
         return db
     copy = sqlite3.connect(":memory:", isolation_level=None)
@@ -123,23 +120,19 @@ def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
     """Return the salt of this store, and record it with the store's current location. `salt_if_new` becomes the salt of
     a store that has none yet."""
     location = location_in(folder)
-    if _identity_at(db, location, salt_if_new) != _recorded_identity(db):
+    if db.execute("SELECT 1 FROM identity WHERE location = ?", (location,)).fetchone() is None:
         db.execute("BEGIN IMMEDIATE")
-        current = _identity_at(db, location, salt_if_new)  # check again: another process may have been faster
+        salt = _salt_at(db, location, salt_if_new)  # another process may have been faster
         db.execute("DELETE FROM identity")
-        db.execute("INSERT INTO identity (salt, location) VALUES (?, ?)", current)
+        db.execute("INSERT INTO identity (salt, location) VALUES (?, ?)", (salt, location))
         db.execute("COMMIT")
-    return _identity_at(db, location, salt_if_new).salt
+    return _salt_at(db, location, salt_if_new)
 
 
-def _identity_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> Identity:
-    recorded = _recorded_identity(db)
-    return Identity(salt_if_new, location) if recorded is None else recorded.at(location)
-
-
-def _recorded_identity(db: sqlite3.Connection) -> Identity | None:
-    row = db.execute("SELECT salt, location FROM identity").fetchone()
-    return None if row is None else Identity(*row)
+def _salt_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> str:
+    """Return the salt of the store at `location`: the recorded one, or another if the store was copied or moved."""
+    salt, recorded = db.execute("SELECT salt, location FROM identity").fetchone() or (salt_if_new, location)
+    return str(salt) if recorded == location else salt_of_moved_store(salt, location)
 
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:

@@ -33,8 +33,14 @@ STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
 of that name, and the request is about to leave. accepted: the target has the run. reported: the user was told its name,
 so that a later submit of the same job means a new run."""
 
+NEWEST = "last"
+"""The name that stands for the newest run."""
 
-@dataclass(frozen=True)
+SENT = ("accepted", "reported")
+"""Stages of submissions that created a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """One run in the store, with its last known status. Times are seconds since the epoch."""
 
@@ -42,19 +48,19 @@ class RunRecord:
     target: str
     place: str | None
     job_name: str
-    key: str
+    key: str = ""
     """Hash that is equal for submissions of the same job: of the target, location, job name, and plan without its run
     name."""
-    submitter: str
-    store: str
+    submitter: str = ""
+    store: str = ""
     """The salt of the store that submitted the run; empty for runs of earlier versions."""
-    counter: int
+    counter: int = 0
     stage: str
     state: str
-    reason: str | None
+    reason: str | None = None
     created: float
-    started: float | None
-    ended: float | None
+    started: float | None = None
+    ended: float | None = None
     seq: int | None = None
     """The position in the order of submission. The store assigns it."""
 
@@ -112,10 +118,6 @@ class Store:
         self._folder = folder
         self._clock = clock
         self._location = location_in(folder)
-
-    def close(self) -> None:
-        """Close the database. When its last writer closes it, SQLite merges the write-ahead log into it."""
-        self._db.close()
 
     def next_counter(self, key: str, submitter: str) -> int:
         """Return the counter for the next run with this key and submitter: one more than the highest of the earlier
@@ -292,8 +294,7 @@ class Store:
 
     def get(self, name: str) -> RunRecord | None:
         """Return the run with exactly that name; None if the store has none."""
-        rows = self._select("WHERE name = ?", (name,))
-        return rows[0] if rows else None
+        return next(iter(self._select("WHERE name = ?", (name,))), None)
 
     def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
         """Return the runs whose name starts with `prefix`, newest first. Trials of sweeps are returned only if no other
@@ -362,10 +363,8 @@ class Store:
 
     def newest_in(self, terminal: str) -> RunRecord | None:
         """Return the newest run that was submitted in a terminal, from any folder; None if no such run exists."""
-        rows = self._select(
-            "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1", (terminal,)
-        )
-        return rows[0] if rows else None
+        tail = "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1"
+        return next(iter(self._select(tail, (terminal,))), None)
 
     def origin_of(self, name: str) -> Origin:
         """Return the origin of a run. If the origin is unknown, all its fields are empty."""

@@ -49,7 +49,6 @@ class Study:
 
     trials: dict[int, Trial]
     extended: int = 0
-    events: tuple[dict[str, Any], ...] = ()
 
     def apply(self, event: dict[str, Any]) -> None:
         """Update the trials from one event of the journal."""

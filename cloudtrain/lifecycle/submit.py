@@ -16,11 +16,10 @@ from cloudtrain.errors import CloudtrainError, JobError, PreflightError, TargetE
 from cloudtrain.job.file import fields_of, model_of_kind
 from cloudtrain.job.overrides import override
 from cloudtrain.job.training import BUNDLED
-from cloudtrain.lifecycle.again import SameCode, code_of
 from cloudtrain.lifecycle.inputs import is_hidden, texts_of
 from cloudtrain.lifecycle.once import SILENT, Sending, Submitted, Watch, find_service, send_once
 from cloudtrain.lifecycle.prepare import NAMELESS, NAMELESS_SWEEP, prepare
-from cloudtrain.lifecycle.record import JobSource, keep_plan, settings_of
+from cloudtrain.lifecycle.record import JobSource, SameCode, code_of, keep_plan, settings_of
 from cloudtrain.lifecycle.records import JobRecord, Origin, labels_of, origin_here
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.store import RunRecord, Store

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.file import anchored
@@ -163,22 +163,17 @@ class ReadySweep:
             processes=trials[1].processes,
             summary=tuple(row for row in trials[1].summary if row[0] not in _SAME),
             place=trials[1].place,
-            notes=tuple(self._trial_note(number, values[number]) for number in numbers),
+            notes=tuple(
+                f"trial {number} of {self.sweep.trial_count} will be `{trial_name(NAMELESS_SWEEP, number)}`: "
+                + " ".join(f"{key}={value_text(value)}" for key, value in values[number].items())
+                for number in numbers
+            ),
         )
-
-    def _trial_note(self, number: int, values: dict[str, Any]) -> str:
-        text = " ".join(f"{key}={value_text(value)}" for key, value in values.items())
-        return f"trial {number} of {self.sweep.trial_count} will be `{trial_name(NAMELESS_SWEEP, number)}`: {text}"
 
     @cached_property
     def key(self) -> str:
         """The submission key. Two submissions with equal keys are the same sweep."""
         return (SWEEP if self.is_driven else TUNER) + submission_key(self.draft)
-
-    @property
-    def can_check(self) -> bool:
-        """Whether online checks are possible, as far as this machine can tell without a request."""
-        return self.first.can_check
 
     @property
     def service(self) -> Service:
@@ -204,11 +199,12 @@ class ReadySweep:
         plan = self.draft.renamed(name)
         cost = self._cost()
         self._keep_budget(cost)
+        who = "cloudtrain, on this machine" if self.is_driven else f"{self.where.target.title}'s own tuner"
         if self.is_driven and needs_optuna(self.sweep):
             require_optuna()
         return replace(
             plan,
-            summary=(*_summary(self.sweep, plan, self._driver_text, cost), *plan.summary),
+            summary=(*_summary(self.sweep, plan, f"{who}: {self._tuner[1]}", cost), *plan.summary),
             notes=tuple(dict.fromkeys((*plan.notes, *first.notes))),
             uploads=(*plan.uploads, *self.first.uploads),
             findings=tuple(self._placed(item) for item in first.findings),
@@ -223,11 +219,6 @@ class ReadySweep:
             return plan
         first = self.first.check_online(self.first.draft.renamed(plan.run_name), ask=ask)
         return plan.with_findings((*plan.findings, *first.findings))
-
-    @property
-    def _driver_text(self) -> str:
-        who = "cloudtrain, on this machine" if self.is_driven else f"{self.where.target.title}'s own tuner"
-        return f"{who}: {self._tuner[1]}"
 
     def _cost(self) -> float | None:
         """Return the most US dollars that all trials can cost; None if a price or the time limit is not known."""

@@ -1,27 +1,31 @@
-"""A sweep as a run: like every run, but with trials, one of which is the best."""
+"""A sweep as a run: like every run, but with trials, one of which is the best; and its page."""
 
 from __future__ import annotations
 
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cloudtrain.errors import CloudtrainError, MissingExtra, RunNotFound, UsageError
+from cloudtrain.job.model import format_duration, value_text
 from cloudtrain.job.sweep import Objective
 from cloudtrain.lifecycle.once import Watch, find_service
 from cloudtrain.lifecycle.pictures import history, importance, parallel_coordinates, png_of, slices
 from cloudtrain.lifecycle.run import Run
 from cloudtrain.lifecycle.schema import read_store
-from cloudtrain.lifecycle.sweep_page import SweepCost, sweep_document
+from cloudtrain.lifecycle.store import SENT
 from cloudtrain.lifecycle.sweep_service import SweepService, trials_key
 from cloudtrain.machines.table import over
+from cloudtrain.plans.document import Block, Document, Heading, Table
 from cloudtrain.plans.html import to_html
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import SWEEP, ListedRun, RunRef, RunState, RunStatus, Trial, best_of, service_name
+from cloudtrain.plans.status import run_document, state_cell
 from cloudtrain.targets.contract import Tuner
 from cloudtrain.targets.registry import target_of
 
@@ -89,7 +93,7 @@ class SweepRun(Run):
             hint = f"`cloudtrain trials {self.name}` lists the trials"
             raise RunNotFound(f"`{self.name}` has no trial {number}", hint=hint, code="CT992")
         with read_store(self._settings.state_dir) as store:
-            row = None if store is None else store.get(trial.run)
+            row = store.get(trial.run)
         if row is not None:
             return Run(row, self._settings)
         status = RunStatus(trial.state, trial.reason, trial.started, trial.ended)
@@ -210,8 +214,7 @@ class SweepRun(Run):
         if not self.state.is_final:
             super().remove()  # which refuses
         with read_store(self._settings.state_dir) as store:
-            rows = [] if store is None else store.of_sweep(trials_key(self.name))
-        trials = [Run(row, self._settings) for row in rows]
+            trials = [Run(row, self._settings) for row in store.of_sweep(trials_key(self.name))]
         if any(not trial.state.is_final for trial in trials):  # its driver is dead, and they run on
             hint = f"`cloudtrain stop {self.name} --wait` ends them"
             raise UsageError(f"trials of `{self.name}` are running, so it cannot be removed", hint=hint, code="CT939")
@@ -234,7 +237,7 @@ class SweepRun(Run):
 
     def _kept(self) -> JobRecord | None:
         with read_store(self._settings.state_dir) as store:
-            return None if store is None else store.kept(self.name)
+            return store.kept(self.name)
 
     def _cost(self, status: RunStatus, trials: Sequence[Trial], more: int = 0) -> SweepCost | None:
         """Return the cost of the sweep, including `more` additional trials; None if the target is free or a price is
@@ -244,16 +247,17 @@ class SweepRun(Run):
         record = self._kept()
         hourly, longest = (None, None) if record is None else record.trial
         parts = list(self._parts() if self.is_driven else _tuned(trials, hourly))
-        spent = [part.spent for part in parts if part.spent is not None]
+        spent = [cost for cost, _ in parts if cost is not None]
         if hourly is None or len(spent) < len(parts):
             return None
         if longest is None:
-            return SweepCost(sum(spent), 0.0 if status.state.is_final and all(part.is_over for part in parts) else None)
+            has_ended = status.state.is_final and all(is_over for _, is_over in parts)
+            return SweepCost(sum(spent), 0.0 if has_ended else None)
         each = over(hourly, longest)
         total, run_count = int(status.metrics.get("trials", len(trials))), sum(bool(trial.run) for trial in trials)
         rest = max(0, total - run_count) if not status.state.is_final or (more and self.is_driven) else 0
         left = (rest + more) * each
-        left += sum(max(0.0, each - (part.spent or 0.0)) for part in parts if not part.is_over)
+        left += sum(max(0.0, each - (cost or 0.0)) for cost, is_over in parts if not is_over)
         return SweepCost(sum(spent), left)
 
     def _parts(self) -> Iterator[_Part]:
@@ -262,15 +266,14 @@ class SweepRun(Run):
         from cloudtrain.lifecycle.costs import cost_of
 
         with read_store(self._settings.state_dir) as store:
-            rows = [] if store is None else store.of_sweep(trials_key(self.name))
-            money = {} if store is None else store.money()
-        for trial in (Run(row, self._settings) for row in rows if row.stage in ("accepted", "reported")):
+            rows, money = store.of_sweep(trials_key(self.name)), store.money()
+        for trial in (Run(row, self._settings) for row in rows if row.stage in SENT):
             status = trial.last_status
             if not status.state.is_final:
                 with suppress(CloudtrainError):  # use the last known status
                     status = trial.status()
             cost = cost_of(trial, status, money.get(trial.name), None, time.time())
-            yield _Part(cost.billed if cost.billed is not None else cost.estimated, status.state.is_final)
+            yield cost.billed if cost.billed is not None else cost.estimated, status.state.is_final
 
 
 def sweep_of(run: Run) -> SweepRun:
@@ -285,11 +288,8 @@ def sweep_of(run: Run) -> SweepRun:
     return run
 
 
-class _Part(NamedTuple):
-    """One trial: `spent` is its cost so far, None if unknown; `is_over` is whether the trial has ended."""
-
-    spent: float | None
-    is_over: bool
+_Part = tuple[float | None, bool]
+"""The cost of one trial so far, None if unknown; and whether the trial has ended."""
 
 
 def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:
@@ -298,4 +298,111 @@ def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:
     for trial in trials:
         end_time = trial.ended if trial.ended is not None else time.time()
         duration = 0.0 if trial.started is None else max(0.0, end_time - trial.started)
-        yield _Part(None if hourly is None else over(hourly, duration), trial.state.is_final)
+        yield None if hourly is None else over(hourly, duration), trial.state.is_final
+
+
+# A sweep and its trials as documents, for the command line and for notebooks.
+
+_SHOWN = 5
+"""Number of the best trials that a status shows."""
+
+
+class SweepCost(NamedTuple):
+    """The cost of a sweep in US dollars, at list prices.
+
+    Attributes:
+        spent: the cost of all trials so far, including running trials.
+        left: the maximum further cost of running and future trials; None if a trial has no time limit.
+    """
+
+    spent: float
+    left: float | None
+
+
+def sweep_document(
+    name: str,
+    ref: str,
+    status: RunStatus,
+    trials: Sequence[Trial],
+    objective: Objective | None,
+    more: Mapping[str, str],
+    cost: SweepCost | None = None,
+) -> Document:
+    """Return a page about a sweep: its progress, its cost, and its best trials. Without an objective, the page shows
+    the newest trials instead of the best. `more` adds label-value pairs."""
+    ended_count = sum(trial.state.is_final for trial in trials)
+    total = int(status.metrics.get("trials", len(trials)))
+    going_on = len(trials) - ended_count
+    words = f"{ended_count} of {total} ended" + (f", {going_on} running" if going_on else "")
+    failures = sum(trial.state in (RunState.FAILED, RunState.LOST) for trial in trials)
+    words += f", {failures} failed" if failures else ""
+    rows = {"trials": words}
+    best = best_of(trials, objective)
+    if best is not None and objective is not None:
+        rows["best"] = f"trial {best.number}: {objective.metric}={best.value:.4g}"
+    left = _time_left(trials, total, status)
+    rows |= {"left": left} if left else {}
+    rows |= {"cost": _cost_text(cost, status)} if cost is not None else {}
+    blocks: list[Block] = list(run_document(name, ref, replace(status, metrics={}), {**more, **rows}).blocks)
+    shown_trials = ranked(trials, objective)[:_SHOWN] if objective is not None else list(trials)[-_SHOWN:]
+    if shown_trials:
+        title = "Best trials" if objective is not None else "Newest trials"
+        blocks += [Heading(title), trials_table(shown_trials, objective, best=best)]
+    return Document(blocks)
+
+
+def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
+    """Return the trials that have a value of the objective, the best first. Without an objective, return all trials in
+    the given order."""
+    if objective is None:
+        return list(trials)
+    with_value = [trial for trial in trials if trial.value is not None]
+    sign = -1.0 if objective.goal == "maximize" else 1.0
+    return sorted(with_value, key=lambda trial: (not trial.counts, sign * (trial.value or 0.0)))
+
+
+def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: Trial | None = None) -> Table:
+    """Return a table with one row per trial. A star marks the best trial."""
+    best = best or best_of(trials, objective)
+    names = list(dict.fromkeys(name for trial in trials for name in trial.values))
+    value = [objective.metric.upper()] if objective is not None else []
+    reasons = any(trial.reason for trial in trials)
+    headers = ("TRIAL", "STATE", *value, *(name.upper() for name in names), "TOOK", *(["REASON"] if reasons else []))
+    rows = [
+        (
+            f"{trial.number}{'*' if best is not None and trial.number == best.number else ''}",
+            "stopped early" if trial.stopped_early else state_cell(trial.state),
+            *(["" if trial.value is None else f"{trial.value:.4g}"] if value else []),
+            *(value_text(trial.values.get(name)) for name in names),
+            _took(trial),
+            *([trial.reason or ""] if reasons else []),
+        )
+        for trial in trials
+    ]
+    return Table(headers, rows)
+
+
+def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
+    """Return the estimated time of the remaining trials, such as `about 5m`; empty if it cannot be estimated. The
+    estimate assumes that trials continue to end at the sweep's average rate. If the sweep continues an earlier one, the
+    rate ignores the trials of the earlier sweep."""
+    left, start_time = total - sum(trial.state.is_final for trial in trials), status.started
+    if left <= 0 or status.state.is_final or start_time is None:
+        return ""
+    ends = [trial.ended for trial in trials if trial.state.is_final and (trial.ended or 0.0) > start_time]
+    pace = (max(end or 0.0 for end in ends) - start_time) / len(ends) if ends else None
+    return "" if pace is None else f"about {format_duration(max(1, int(pace * left)))}"
+
+
+def _cost_text(cost: SweepCost, status: RunStatus) -> str:
+    """Return a text such as `$1.20 so far, up to $3.40 more, at list prices`."""
+    words = [f"${cost.spent:,.2f}" + ("" if status.state.is_final and not cost.left else " so far")]
+    words += ["no limit for the rest"] if cost.left is None else []
+    words += [f"up to ${cost.left:,.2f} more"] if cost.left else []
+    return ", ".join([*words, "at list prices"] if len(words) > 1 else [f"{words[0]} at list prices"])
+
+
+def _took(trial: Trial) -> str:
+    if trial.started is None or trial.ended is None:
+        return ""
+    return format_duration(max(0.0, trial.ended - trial.started))

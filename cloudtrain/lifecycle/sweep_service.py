@@ -16,7 +16,7 @@ from cloudtrain.lifecycle.driven import FOLLOW_EVERY, GLANCE, DrivenFolder, Driv
 from cloudtrain.lifecycle.study import Journal, lines_of, needs_optuna, propose, read_events, read_study, require_optuna
 from cloudtrain.plans.plan import Plan, Upload, canonical_json
 from cloudtrain.plans.states import TRIAL, LogLine, RunRef, RunState, RunStatus, Trial, best_of
-from cloudtrain.system.processes import ProcessLock, last_line
+from cloudtrain.system.processes import ProcessLock, is_held, last_line
 from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.services import refuse_rank
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Tuner
@@ -86,7 +86,9 @@ class Specification:
         return replace(self.first, work=job, original=job)
 
     def trial_plan(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
-        return self.trial(number, values, counter).compile_as(trial_name(self.name, number, counter))
+        """Return what the target makes of one trial: no notes, no data to upload, no findings."""
+        ready, name = self.trial(number, values, counter), trial_name(self.name, number, counter)
+        return ready.where.target.compile(ready.work, ready.where.settings, ready.context._replace(run_name=name))
 
     def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
         """Return a copy of the checkpoint or output `place`, stored in the subfolder `name` of the storage path that
@@ -140,7 +142,7 @@ class SweepService(DrivenService, Tuner):
         """Return the status of the sweep. If its driver has died, the sweep is `lost` until `cloudtrain continue`, but
         its trials keep running."""
         folder, status, is_lost = self.folder(ref.name), self._read_status(ref), False
-        while not (is_lost or RunState(status["state"]).is_final or folder.is_continuing or folder.is_driven):
+        while not (is_lost or RunState(status["state"]).is_final or is_held(folder.turn) or folder.is_driven):
             before, status = status, self._read_status(ref)  # it may have ended, or been continued, meanwhile
             is_lost = status == before
         state, reason = RunState(status["state"]), status["reason"]
@@ -186,15 +188,13 @@ class SweepService(DrivenService, Tuner):
         failed."""
         folder = self._known(ref)
         # Held until the driver is there, because two commands at once would both add their trials.
-        try:
+        with self._writing():
             turn = _taken(folder.turn, ref.name, patience=GLANCE)
             try:
                 self._extend(folder, ref, more, again=again)
                 self._start(folder)
             finally:
                 turn.release(remove=True)
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def _extend(self, folder: DrivenFolder, ref: RunRef, more: int, *, again: bool) -> None:
         sweep, has_ended = self.sweep(ref), self.status(ref).state.is_final

@@ -30,12 +30,7 @@ _SLOWEST = 4.0
 
 
 class _Ended(Exception):
-    """Ends the run before it is sent, with the state and reason to record."""
-
-    def __init__(self, state: RunState, reason: str) -> None:
-        super().__init__(reason)
-        self.state = state
-        self.reason = reason
+    """Ends the run before it is sent. Its arguments are the state and the reason to record."""
 
 
 def watch_interval() -> float:
@@ -67,7 +62,7 @@ def watch(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
         ready()
         watcher.watch()
     except _Ended as end:
-        watcher.end(end.state, end.reason)
+        watcher.end(*end.args)
     except CloudtrainError as error:
         watcher.end(RunState.FAILED, f"{error.message}; {error.hint}" if error.hint else error.message)
     except (OSError, ValueError) as error:

@@ -13,12 +13,7 @@ from cloudtrain.errors import dotted
 ValuePath = tuple[str | int, ...]
 
 
-class _Absent:
-    def __repr__(self) -> str:
-        return "(not set)"
-
-
-ABSENT: Final = _Absent()
+ABSENT: Final = object()
 """Stands for a missing value. JSON's null counts as a value."""
 
 

@@ -86,9 +86,15 @@ Block = Heading | Text | Pairs | Table | Lines | CommandLine | Notice | Section
 
 
 class Document(NamedTuple):
-    """Blocks in reading order."""
+    """Blocks in reading order. rich can print them, for example with `rich.print(plan)` or in a panel."""
 
     blocks: Sequence[Block]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        for line in layout(self, options.max_width):
+            yield Text.assemble(*((text, _RICH.get(style, "")) for text, style in _trim(line)), overflow="fold")
 
 
 # Escaping of external text, so that it is safe to print on a terminal.
@@ -207,31 +213,29 @@ def width_of(text: str) -> int:
     )
 
 
-def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list[str]:
-    """Wrap `text` into lines of at most `width` columns; None: no limit. `first` columns of the first line and `rest`
-    columns of the other lines are already used. Words and literals are never broken; one that is too long overflows on
-    its own line. Newlines in `text` are kept."""
+def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
+    """Wrap `text` into lines of at most `width` columns; None: no limit. `indent` columns of each line are already
+    used. Words and literals are never broken; one that is too long overflows on its own line. Newlines in `text` are
+    kept."""
     lines: list[str] = []
     for paragraph in visible(text).split("\n"):
         if width is None:
             lines.append(paragraph)
             continue
-        line, indent = "", first if not lines else rest
+        line = ""
         for word in _WORD.findall(paragraph):
             if line and indent + width_of(line) + 1 + width_of(word) > width:
                 lines.append(line)
-                line, indent = word, rest
+                line = word
             else:
                 line = f"{line} {word}" if line else word
         lines.append(line)
     return lines
 
 
-def literals(text: str, style: Style = "") -> list[Span]:
-    """Return `text` as spans. Backticked literals have the style of code, the other parts have `style`."""
-    return [
-        Span(part, "code" if part.startswith("`") and len(part) > 1 else style) for part in _LITERAL.split(text) if part
-    ]
+def literals(text: str) -> list[Span]:
+    """Return `text` as spans. Backticked literals have the style of code."""
+    return [Span(part, "code" if part[0] == "`" and len(part) > 1 else "") for part in _LITERAL.split(text) if part]
 
 
 def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
@@ -295,21 +299,12 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
             yield block
 
 
-def _heading(block: Heading, _: int | None) -> Iterator[Line]:
-    yield [Span(on_one_line(block.text), "strong")]
-
-
-def _text(block: Text, width: int | None) -> Iterator[Line]:
-    for line in wrap(block.text, width):
-        yield literals(line)
-
-
 def _pairs(block: Pairs, width: int | None) -> Iterator[Line]:
     rows = [(on_one_line(label), _span(value)) for label, value in block.rows]
     label_width = max((width_of(label) for label, _ in rows), default=0)
     indent = INDENT + label_width + GAP
     for label, span in rows:
-        for number, line in enumerate(wrap(span.text, width, first=indent, rest=indent)):
+        for number, line in enumerate(wrap(span.text, width, indent=indent)):
             name = label if number == 0 else ""
             yield [Span(" " * INDENT), Span(_pad(name, label_width + GAP), "dim"), Span(line, span.style)]
 
@@ -343,7 +338,7 @@ def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> I
         yield [key]
         return
     indent = sum(widths[:-1]) + GAP * (len(widths) - 1)
-    last = wrap(row[-1].text, width, first=indent, rest=indent)
+    last = wrap(row[-1].text, width, indent=indent)
     yield _row([key, *others[:-1], Span(last[0], others[-1].style)], widths)
     for line in last[1:]:
         yield [Span(" " * indent), Span(line, others[-1].style)]
@@ -352,11 +347,6 @@ def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> I
 def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
     padded = [Span(_pad(cell.text, size + GAP), cell.style) for cell, size in zip(cells[:-1], widths, strict=False)]
     return [*padded, cells[-1]]
-
-
-def _lines(block: Lines, _: int | None) -> Iterator[Line]:
-    for line in block.lines:
-        yield [Span(" " * INDENT), Span(on_one_line(line))]
 
 
 def _command(block: CommandLine, width: int | None) -> Iterator[Line]:
@@ -382,7 +372,7 @@ def _notice(block: Notice, width: int | None) -> Iterator[Line]:
 
 def _label_lines(label: str, text: str, style: Style, width: int | None) -> Iterator[Line]:
     indent = len(label)
-    for number, line in enumerate(wrap(text, width, first=indent, rest=indent)):
+    for number, line in enumerate(wrap(text, width, indent=indent)):
         yield [Span(label, style) if number == 0 else Span(" " * indent), *literals(line)]
 
 
@@ -394,12 +384,12 @@ def _pad(text: str, size: int) -> str:
     return text + " " * (size - width_of(text))
 
 
-_LAYOUTS: dict[type, Callable[[Any, int | None], Iterator[Line]]] = {
-    Heading: _heading,
-    Text: _text,
+_LAYOUTS: dict[type, Callable[[Any, int | None], Iterable[Line]]] = {
+    Heading: lambda block, _: [[Span(on_one_line(block.text), "strong")]],
+    Text: lambda block, width: map(literals, wrap(block.text, width)),
     Pairs: _pairs,
     Table: _table,
-    Lines: _lines,
+    Lines: lambda block, _: ([Span(" " * INDENT), Span(on_one_line(line))] for line in block.lines),
     CommandLine: _command,
     Notice: _notice,
 }
@@ -427,20 +417,7 @@ def to_text(document: Document, *, width: int | None = 80, color: bool = False) 
 
 
 def paint(text: str, style: Style) -> str:
-    return f"\x1b[{_SGR[style]}m{text}\x1b[0m" if style and text else text
-
-
-class RichDocument:
-    """A document that rich can print, for example with `rich.print(plan)` or in a panel."""
-
-    def __init__(self, document: Document) -> None:
-        self.document = document
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        for line in layout(self.document, options.max_width):
-            yield Text.assemble(*((text, _RICH.get(style, "")) for text, style in _trim(line)), overflow="fold")
+    return f"\x1b[{_SGR[style]}m{text}{_RESET}" if style and text else text
 
 
 def _trim(line: Line) -> Line:

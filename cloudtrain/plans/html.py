@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtrain.plans.document import (
     LEVEL_STYLE,
@@ -24,10 +24,6 @@ from cloudtrain.plans.document import (
     shell_word,
     visible,
 )
-from cloudtrain.plans.status import run_document
-
-if TYPE_CHECKING:
-    from cloudtrain.plans.states import RunStatus
 
 _STYLE = f"<style>\n{Path(__file__).with_name('notebook.css').read_text('utf-8')}</style>"
 """JupyterLab styles the content of cells: tables are right-aligned and striped, with equal columns. The doubled class
@@ -41,10 +37,6 @@ def to_html(document: Document) -> str:
     """Return the document as one `<div class="cloudtrain">`, which loads no external files."""
     body = "\n".join(_BLOCKS[type(block)](block) for block in document.blocks)
     return f'<div class="cloudtrain">\n{_STYLE}\n{body}\n</div>\n'
-
-
-def run_html(name: str, ref: str, status: RunStatus) -> str:
-    return to_html(run_document(name, ref, status))
 
 
 def _pairs(block: Pairs) -> str:

@@ -22,7 +22,6 @@ from cloudtrain.plans.document import (
     Lines,
     Notice,
     Pairs,
-    RichDocument,
     Section,
     Text,
     to_text,
@@ -328,8 +327,8 @@ class Plan(Printable):
         """Return the whole plan as one self-contained `<div>`."""
         return self._repr_html_()
 
-    def __rich__(self) -> RichDocument:
-        return RichDocument(self.document())
+    def __rich__(self) -> Document:
+        return self.document()
 
     # Convert the plan into an object or code of the service's own SDK. Every plan has these methods, so that editors
     # and type checkers find them on the result of `ct.plan`. The target's part `export` does the work.

@@ -25,7 +25,7 @@ PROBLEMS = {"Problem": 2, "KeyProblem": 2, "MissingProblem": 2, "wrong": 1, "Unr
 NEED_A_CODE = {"Problem", "KeyProblem", "MissingProblem", "wrong"}
 """Of those, the ones that have no code by themselves."""
 
-LISTS = {"JobError", "CompileError", "_Problems", "PreflightError"}
+LISTS = {"JobError", "CompileError", "PreflightError"}
 """Errors that are lists of what has its codes already."""
 
 

@@ -79,7 +79,6 @@ def test_no_key_is_kept(cli: Cli, make_source: Callable[..., Path], fake: FakeAz
     result = cli("submit", str(job_file), "--target", "azureml", "--detach", "--ignore", "AZ512")
     assert result.code == 0, result.err
     with read_store(state_dir) as store:
-        assert store is not None
         assert store.outputs_of(result.out.strip())["outputs/clean"] == place
     assert b"TOPSECRET" not in b"".join(path.read_bytes() for path in state_dir.rglob("*") if path.is_file())
 

@@ -356,7 +356,6 @@ def test_a_removed_run_is_forgotten(cli: Cli, scripted: Path, job: str, state_di
     cli("wait", name)
     assert cli("rm", name, "--yes").code == 0 or cli("rm", name).code == 0
     with read_store(state_dir) as store:
-        assert store is not None
         assert store.kept(name) is None
         assert [count for (count,) in store._db.execute("SELECT COUNT(*) FROM bundles")] == [0]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.lifecycle.study import lines_of
-from cloudtrain.lifecycle.sweep_page import trials_table
+from cloudtrain.lifecycle.sweep_run import trials_table
 from cloudtrain.plans.states import Trial
 from tests.cli.conftest import Cli
 

@@ -12,7 +12,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.code.bundled import script_names, script_path
-from cloudtrain.lifecycle.rehearse import RehearsalOptions, rehearse, run_whole
+from cloudtrain.lifecycle.rehearse import rehearse, run_whole
 from tests.cli.conftest import Cli
 from tests.deadlines import DEADLINE, GRACE
 
@@ -111,7 +111,7 @@ def test_the_example_keeps_to_the_contract(tmp_path: Path) -> None:
     def on(processes: int) -> ct.Local:
         return ct.Local(launcher="fork", instance_count=1, processes_per_instance=processes, grace_period=GRACE)
 
-    rehearsal = rehearse(run_whole(job, lambda one: ct.submit(one, on(2))), RehearsalOptions(at_step=80))
+    rehearsal = rehearse(run_whole(job, lambda one: ct.submit(one, on(2))), at_step=80)
     assert (rehearsal.verdict.kind, rehearsal.left, rehearsal.comparison.saved_at) == ("same", "saved", 80)
     alone = ct.submit(job, on(1))
     assert alone.wait(timeout=DEADLINE).state is ct.RunState.SUCCEEDED

@@ -188,14 +188,12 @@ def test_all_wrong_inputs_are_told_at_once() -> None:
 
 def sent(state_dir: Path, job: ct.TrainingJob | ct.ProcessingJob, state: RunState) -> ct.Plan:
     """A run of this job on SageMaker, as the store keeps one that was accepted and last seen in a state."""
-    from cloudtrain.lifecycle.once import outputs_of
-
     plan = ct.plan(job, CLOUD)
     row = record(
         plan.run_name, target="sagemaker", place="eu-west-1", job_name=job.name, created=time.time(), key=plan.sha256
     )
     with open_store(state_dir) as store:
-        lock = store.reserve(row, outputs_of(plan))
+        lock = store.reserve(row, {name.lower(): place for name, place in plan.outputs.items()})
         assert lock is not None
         lock.release(remove=True)
         store.advance(row.name, "reported")

@@ -18,8 +18,9 @@ from cloudtrain.plans.document import (
     Table,
     Text,
 )
-from cloudtrain.plans.html import run_html, to_html
+from cloudtrain.plans.html import to_html
 from cloudtrain.plans.states import RunState, RunStatus
+from cloudtrain.plans.status import run_document
 
 ATTACK = '<script>alert("x")</script>&\'`<b>`'
 
@@ -72,7 +73,7 @@ def test_nothing_is_fetched() -> None:
 def test_run_shows_its_state_and_reason() -> None:
     """A run in a notebook says its state and why it failed."""
     status = RunStatus(RunState.FAILED, "rank 1: ValueError: no", 10.0, 12.5, ("Traceback", "ValueError: no"))
-    text = words(run_html("job-1", "local://host/job-1", status))
+    text = words(to_html(run_document("job-1", "local://host/job-1", status)))
     for part in ("job-1", "failed", "rank 1: ValueError: no", "2.5s", "Traceback"):
         assert part in text
 

@@ -17,7 +17,6 @@ from cloudtrain.plans.document import (
     Lines,
     Notice,
     Pairs,
-    RichDocument,
     Span,
     Table,
     Text,
@@ -71,7 +70,7 @@ def test_rich_prints_the_same_words() -> None:
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=60, color_system=None)
-    console.print(RichDocument(EVERYTHING))
+    console.print(EVERYTHING)
     printed = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert printed == to_text(EVERYTHING, width=60).splitlines()
 

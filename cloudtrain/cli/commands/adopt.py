@@ -11,6 +11,7 @@ import typer
 from cloudtrain.adoption.adopt import adopt, is_script
 from cloudtrain.adoption.proof import write_adoption
 from cloudtrain.cli import options
+from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, say, show, typed
 from cloudtrain.errors import UsageError, shortened
 from cloudtrain.plans.document import Document, Table, Text, visible
@@ -22,36 +23,32 @@ if TYPE_CHECKING:
 def adopt_command(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A job's request or description (JSON or YAML), or `-` for stdin; a script or notebook; an existing "
+        argument(
+            "SOURCE",
+            "A job's request or description (JSON or YAML), or `-` for stdin; a script or notebook; an existing "
             "job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a launch command in quotes; a batch script; "
             "or a SkyPilot task file.",
-            show_default=False,
         ),
     ],
     job: Annotated[
         str | None,
-        options.option("--job", "NAME", "The job to convert, if the source has several.", show_default=False),
+        option("--job", "NAME", "The job to convert, if the source has several."),
     ] = None,
     write: Annotated[
-        Path | None, options.option("--write", "DIR", "Write job.yaml (or sweep.yaml) and cloudtrain.toml into DIR.")
+        Path | None, option("--write", "DIR", "Write job.yaml (or sweep.yaml) and cloudtrain.toml into DIR.")
     ] = None,
-    force: Annotated[bool, options.flag("--force", "With --write: replace files that exist.")] = False,
-    python: Annotated[
-        str | None, options.option("--python", "PATH", "The Python interpreter to run the script with.")
-    ] = None,
+    force: Annotated[bool, flag("--force", "With --write: replace files that exist.")] = False,
+    python: Annotated[str | None, option("--python", "PATH", "The Python interpreter to run the script with.")] = None,
     args: Annotated[
         str | None,
-        options.option("--args", "TEXT", 'Arguments of the script, for example "--epochs 3".', show_default=False),
+        option("--args", "TEXT", 'Arguments of the script, for example "--epochs 3".'),
     ] = None,
     time_limit: Annotated[
-        float, options.option("--time-limit", "SECONDS", "The most seconds that the script may run.", min=1)
+        float,
+        option("--time-limit", "SECONDS", "The most seconds that the script may run.", min=1, show_default=True),
     ] = 300,
-    static: Annotated[
-        bool, options.flag("--static", "Write a draft from the text of the script, without running it.")
-    ] = False,
-    yes: Annotated[bool, options.flag("--yes -y", "Run the script without asking.")] = False,
+    static: Annotated[bool, flag("--static", "Write a draft from the text of the script, without running it.")] = False,
+    yes: Annotated[bool, flag("--yes -y", "Run the script without asking.")] = False,
     json: options.Json = False,
 ) -> None:
     """Convert a training job of another tool to a job file.

@@ -18,7 +18,7 @@ from cloudtrain.cli.terminal import print_json, show
 from cloudtrain.code.bundled import script_names
 from cloudtrain.errors import CloudtrainError, TargetUnavailable
 from cloudtrain.job.model import format_size
-from cloudtrain.machines.overlay import load_overlays
+from cloudtrain.machines.overlay import user_overlay
 from cloudtrain.machines.table import tables
 from cloudtrain.plans.document import LEVEL_STYLE, Document, Notice, Span, Table
 from cloudtrain.rules.engine import load_rules
@@ -28,6 +28,7 @@ from cloudtrain.system.private import close_state_folder
 from cloudtrain.targets.common.launch import find_mpirun, this_machine
 from cloudtrain.targets.registry import all_targets
 from cloudtrain.targets.settings import load_settings
+from cloudtrain.targets.where import where
 from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
@@ -54,18 +55,13 @@ class Diagnosis(NamedTuple):
 
 
 def examine() -> list[Diagnosis]:
+    ours = Diagnosis("cloudtrain", "ok", f"{__version__} in {Path(__file__).parents[2]}")
+    python = Diagnosis("python", "ok", f"{sys.version.split()[0]}, {sys.executable}")
     targets = all_targets()
     accounts = [account for target in targets if (account := _account(target)) is not None]
     extras = [_extra(target, *extra) for target in targets for extra in target.facts.extras.items()]
-    return [examination() for examination in _EXAMINATIONS] + [*accounts, *_plugins(targets), *extras]
-
-
-def _version() -> Diagnosis:
-    return Diagnosis("cloudtrain", "ok", f"{__version__} in {Path(__file__).parents[2]}")
-
-
-def _python() -> Diagnosis:
-    return Diagnosis("python", "ok", f"{sys.version.split()[0]}, {sys.executable}")
+    examined = [examination() for examination in _EXAMINATIONS]
+    return [ours, python, *examined, *accounts, *_plugins(targets), *extras]
 
 
 def _torch() -> Diagnosis:
@@ -158,11 +154,8 @@ def _settings() -> Diagnosis:
 
 
 def _instances() -> Diagnosis:
-    from platformdirs import user_config_path
-
-    folder = user_config_path("cloudtrain", appauthor=False)
     try:
-        corrections = [item for target in tables() for item in load_overlays(folder, Path.cwd(), target)]
+        corrections = [item for target in tables() for item in user_overlay(target=target)]
     except CloudtrainError as error:
         return Diagnosis("instance types", "error", error.message, error.hint)
     files = ", ".join(dict.fromkeys(item.file for item in corrections))
@@ -172,10 +165,9 @@ def _instances() -> Diagnosis:
 def _account(target: Target) -> Diagnosis | None:
     """Return a target's report on its account settings; None if the target reports nothing."""
     try:
-        settings = load_settings()
-        own = settings.target(target.name)
-        account = target.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
-        message = describe(own, account) if (describe := part_of(target, "examine")) is not None else None
+        place, describe = where(target.name), part_of(target, "examine")
+        account = place.account
+        message = None if describe is None else describe(place.settings, account)
     except CloudtrainError as error:
         return Diagnosis(target.title, "error", error.message, error.hint)
     except Exception as error:
@@ -220,7 +212,7 @@ def _count(number: int, noun: str) -> str:
 
 
 _EXAMINATIONS: tuple[Callable[[], Diagnosis], ...] = (
-    _version, _python, _machine, _torch, _mpirun, _settings, _instances, _state_dir, _disk, _scripts
+    _machine, _torch, _mpirun, _settings, _instances, _state_dir, _disk, _scripts
 )  # fmt: skip
 
 

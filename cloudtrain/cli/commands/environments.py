@@ -12,6 +12,7 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group, refuse_flag
 from cloudtrain.cli.inputs import job_file
+from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
 from cloudtrain.errors import UsageError
 from cloudtrain.job.file import SUFFIXES, anchored
@@ -67,9 +68,7 @@ def _keys(_: str) -> list[str]:
 
 @environments_command.command(cls=Command)
 def remove(
-    keys: Annotated[
-        list[str], typer.Argument(metavar="KEY...", help="Keys of the list.", autocompletion=_keys, show_default=False)
-    ],
+    keys: Annotated[list[str], argument("KEY...", "Keys of the list.", autocompletion=_keys)],
 ) -> None:
     """Remove environments that no unfinished run uses.
 
@@ -87,14 +86,12 @@ def remove(
 def lock(
     source: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="A requirements file, a project, a script or a job.", show_default=False),
+        argument("FILE", "A requirements file, a project, a script or a job."),
     ],
     target: options.TargetName = None,
-    python: Annotated[
-        str | None, options.option("--python", "VERSION", "Default: that of the image or machine.")
-    ] = None,
-    output: Annotated[Path | None, options.option("--output -o", "OUT", f"Default: {_LOCK} beside FILE.")] = None,
-    force: Annotated[bool, options.flag("--force", "Replace the file if it exists.")] = False,
+    python: Annotated[str | None, option("--python", "VERSION", "Default: that of the image or machine.")] = None,
+    output: Annotated[Path | None, option("--output -o", "OUT", f"Default: {_LOCK} beside FILE.")] = None,
+    force: Annotated[bool, flag("--force", "Replace the file if it exists.")] = False,
 ) -> None:
     """Pin requirements for the image of a target.
 

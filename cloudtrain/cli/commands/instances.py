@@ -3,20 +3,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
 from cloudtrain.cli import options
-from cloudtrain.cli.tables import has_infiniband, node_table, one_type, type_table
-from cloudtrain.cli.terminal import print_json, say, show
+from cloudtrain.cli.options import argument, flag, option
+from cloudtrain.cli.terminal import print_json, say, show, show_table
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.model import parse_size
 from cloudtrain.machines.choose import INTERCONNECTS, ORDERS, Query, count_unpriced, select, without_each
-from cloudtrain.machines.overlay import apply_overlay, load_overlays
+from cloudtrain.machines.overlay import apply_overlay, user_overlay
 from cloudtrain.machines.table import (
+    InstanceType,
     ListsNodes,
+    NodeKind,
     gpu_names,
     has_gpu,
     instance_named,
@@ -26,12 +27,13 @@ from cloudtrain.machines.table import (
     tables,
     unknown_gpu,
 )
+from cloudtrain.plans.document import Document, Heading, Pairs
 from cloudtrain.system.plugins import target_names
 from cloudtrain.targets.settings import load_settings
+from cloudtrain.targets.where import where
 
 if TYPE_CHECKING:
     from cloudtrain.machines.overlay import Refreshed
-    from cloudtrain.machines.table import InstanceType
 
 
 def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
@@ -46,37 +48,34 @@ def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, st
 def instances_command(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="A type to show in full.",
+        argument(
+            "[NAME]",
+            "A type to show in full.",
             autocompletion=_offer(lambda target: [instance.name for instance in instance_types(target)]),
         ),
     ] = None,
     target: Annotated[
         str | None,
-        options.option(
+        option(
             "--target -t",
             "TARGET",
             "The target. Default: `target` in cloudtrain.toml, else the first target that lists instance types.",
-            show_default=False,
             autocompletion=options.targets,
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        options.option(
+        option(
             "--gpu",
             "GPU",
             "Only types with this GPU: H100, A100-40GB, 'a100 40gb'.",
             autocompletion=_offer(lambda target: gpu_names(instance_types(target))),
         ),
     ] = None,
-    gpus: Annotated[
-        int | None, options.option("--gpus", "N", "Only types with N GPUs (0: no GPU).", min=0, show_default=False)
-    ] = None,
+    gpus: Annotated[int | None, option("--gpus", "N", "Only types with N GPUs (0: no GPU).", min=0)] = None,
     interconnect: Annotated[
         str | None,
-        options.option(
+        option(
             "--interconnect",
             "KIND",
             "Only types with this network: rdma (efa or infiniband), or ethernet (no RDMA).",
@@ -85,35 +84,28 @@ def instances_command(
     ] = None,
     min_gpu_memory: Annotated[
         str | None,
-        options.option(
-            "--min-gpu-memory", "SIZE", "Only types with at least this much memory per GPU, for example 40g."
-        ),
+        option("--min-gpu-memory", "SIZE", "Only types with at least this much memory per GPU, for example 40g."),
     ] = None,
     max_price: Annotated[
         float | None,
-        options.option("--max-price", "USD", "Only types that cost at most this much per hour.", show_default=False),
+        option("--max-price", "USD", "Only types that cost at most this much per hour."),
     ] = None,
     sort: Annotated[
         str,
-        options.option(
+        option(
             "--sort",
             "KEY",
             "Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (largest "
             "first).",
-            show_default=False,
             autocompletion=_offer(lambda _: ORDERS),
         ),
     ] = "price",
-    everything: Annotated[bool, options.flag("--all -a", "Show all matching types, not only the first.")] = False,
-    retired: Annotated[bool, options.flag("--retired", "Include types that are no longer offered.")] = False,
-    count: Annotated[
-        int, options.option("-n --limit", "N", "Show the first N. Default: 20.", min=1, show_default=False)
-    ] = 20,
+    everything: Annotated[bool, flag("--all -a", "Show all matching types, not only the first.")] = False,
+    retired: Annotated[bool, flag("--retired", "Include types that are no longer offered.")] = False,
+    count: Annotated[int, option("-n --limit", "N", "Show the first N. Default: 20.", min=1)] = 20,
     refresh: Annotated[
         bool,
-        options.flag(
-            "--refresh", "First ask your account for the prices in its region; on Azure ML also for types and quota."
-        ),
+        flag("--refresh", "First ask your account for the prices in its region; on Azure ML also for types and quota."),
     ] = False,
     profile: options.Profile = None,
     json: options.Json = False,
@@ -157,7 +149,7 @@ def _show_type(name: str, types: Sequence[InstanceType], query: Query, *, as_jso
         flag = _flag(field)
         raise UsageError(f"`{name}` is one type, so `{flag}` has no effect", hint=f"remove `{flag}`", code="CT902")
     instance = _type_named(name, types)
-    print_json(asdict(instance)) if as_json else show(one_type(instance), sys.stdout)
+    print_json(asdict(instance)) if as_json else show(_page_of(instance), sys.stdout)
 
 
 def _list_types(
@@ -175,7 +167,7 @@ def _list_types(
     if as_json:
         print_json([asdict(instance) for instance in first])
     elif first:
-        show(type_table(first), sys.stdout)
+        _show_types(first)
     retired_count = len(select(every, query)) - len(matches)
     if not matches:
         _say_nothing(types, query, retired_count)
@@ -185,32 +177,26 @@ def _list_types(
 
 def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bool) -> bool:
     """If the target is a cluster that lists its nodes, print the current nodes and return True; else return False."""
-    from cloudtrain.targets.registry import service_of, target_of
+    from cloudtrain.targets.registry import service_of
 
-    settings = load_settings()
     if target not in target_names() or table_of(target) is not None:
         return False
-    service = service_of(target, settings)
+    service = service_of(target, load_settings())
     if not isinstance(service, ListsNodes):
         return False
     if name is not None:
         raise UsageError(
             f"the nodes of `{target}` have no type names, so no name can be looked up", hint=f"remove `{name}`"
         )
-    own = settings.target(target, profile=profile)
-    account = target_of(target).account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
-    kinds = service.instances(account.place)
-    print_json([asdict(kind) for kind in kinds]) if json else show(node_table(kinds), sys.stdout)
+    kinds = service.instances(where(target, profile=profile).account.place)
+    print_json([asdict(kind) for kind in kinds]) if json else _show_nodes(kinds)
     return True
 
 
 def _types(target: str) -> Sequence[InstanceType]:
-    from platformdirs import user_config_path
-
     if target not in target_names():
         raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913")
-    overlay = load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd(), target)
-    types = apply_overlay(instance_types(target), overlay, target)
+    types = apply_overlay(instance_types(target), user_overlay(target=target), target)
     if not types:
         hint = "use " + " or ".join(f"`--target {name}`" for name in tables())
         raise UsageError(f"there is no table of instance types for `{target}`", hint=hint)
@@ -298,7 +284,7 @@ def _note(types: Sequence[InstanceType]) -> str:
     """Return the line below the table: the unit of the network, the dates of the prices, and how to set your own
     prices."""
     unit = "network in Gbit/s"
-    if has_infiniband(types):
+    if _has_infiniband(types):
         unit = "IB is InfiniBand in Gbit/s"
         if any(instance.fabric and instance.interconnect == "ethernet" for instance in types):
             unit += ", (no) InfiniBand without SR-IOV, which NCCL cannot use"
@@ -327,6 +313,143 @@ def _say_nothing(types: Sequence[InstanceType], query: Query, retired_count: int
 
 def _flag(field: str) -> str:
     return "--" + field.replace("_", "-")
+
+
+# Instance types as documents: a table of types for 80 columns, and a page with all facts about one type.
+
+_FABRIC = {"efa": "EFA", "infiniband": "InfiniBand", "": ""}
+
+_SHORT = {"efa": "EFA", "infiniband": "IB", "": ""}
+
+
+def _show_types(types: Sequence[InstanceType]) -> None:
+    """Print a table with one row per type. The column NETWORK shows the bandwidth in Gbit/s and the kind of RDMA.
+
+    On a target with InfiniBand, the table omits units because the names are long: memory is in GiB, and the column IB
+    shows the bandwidth of InfiniBand in Gbit/s. `(no)` marks InfiniBand without SR-IOV, which NCCL cannot use. A
+    retired type has `retired` in the column of prices.
+    """
+    if _has_infiniband(types):
+        show_table(("NAME", "GPUS", "GPU", "vCPU", "GiB", "IB", "USD/H"), map(_infiniband_row, types))
+    else:
+        show_table(("NAME", "GPUS", "GPU", "vCPU", "MEMORY", "NETWORK", "USD/H"), map(_row, types))
+
+
+def _show_nodes(kinds: Sequence[NodeKind]) -> None:
+    """Print a table with one row per kind of node. A row shows the number of nodes, the number of idle nodes, and
+    their hardware, partitions and features."""
+    rows = [
+        (
+            str(kind.nodes),
+            str(kind.idle),
+            str(kind.gpus or "-"),
+            kind.gpu_type or "-",
+            str(kind.cpus),
+            f"{kind.memory / 2**30:.0f} GiB",
+            ", ".join(kind.partitions),
+            ", ".join(kind.features) or "-",
+        )
+        for kind in kinds
+    ]
+    show_table(("NODES", "IDLE", "GPUS", "GPU", "vCPU", "MEMORY", "PARTITIONS", "FEATURES"), rows)
+
+
+def _has_infiniband(types: Sequence[InstanceType]) -> bool:
+    table = table_of(types[0].target) if types else None
+    return table is not None and table.fabric == "infiniband"
+
+
+def _page_of(instance: InstanceType) -> Document:
+    """Return a page with all known facts about a type and their sources."""
+    table = table_of(instance.target)
+    own = table.describe(instance) if table is not None else []
+    rows = [*_machine(instance), *own, *_prices(instance), ("source", instance.source)]
+    return Document([Heading(instance.name), Pairs(rows)])
+
+
+def _row(instance: InstanceType) -> tuple[str, ...]:
+    network = "-" if instance.network_gbps is None else f"{instance.network_gbps:g}"
+    rdma = _SHORT[instance.fabric] if instance.interconnect == "rdma" else ""
+    memory = f"{instance.memory_gib:g} GiB"
+    return (*_what(instance, instance.gpu or instance.neuron), memory, f"{network} {rdma}".strip(), _price(instance))
+
+
+def _infiniband_row(instance: InstanceType) -> tuple[str, ...]:
+    infiniband = "-"
+    if instance.interconnect == "rdma":
+        infiniband = f"{instance.network_gbps:g}" if instance.network_gbps else "yes"
+    elif instance.fabric:
+        infiniband = "(no)"
+    return (*_what(instance, instance.gpu), f"{instance.memory_gib:g}", infiniband, _price(instance))
+
+
+def _what(instance: InstanceType, accelerator: str) -> tuple[str, ...]:
+    return instance.name, str(instance.gpus or "-"), accelerator or "-", str(instance.vcpus)
+
+
+def _price(instance: InstanceType) -> str:
+    if instance.retired:
+        return "retired"
+    return "-" if instance.price is None else f"{instance.price:.2f}"
+
+
+def _machine(instance: InstanceType) -> list[tuple[str, str]]:
+    is_redundant = instance.network_gbps is None or f"{instance.network_gbps:g} Gigabit" in instance.network
+    gbps = "" if is_redundant or instance.fabric == "infiniband" else f", {instance.network_gbps:g} Gbit/s in all"
+    part = f", {instance.gpu_slice} of an {instance.gpu_model}" if instance.gpu_slice else ""
+    rows = [
+        ("target", instance.target),
+        *([("retired", instance.retired)] if instance.retired else []),
+        *([("retires", f"{instance.retires}, still offered until then")] if instance.retires else []),
+        ("GPUs", _each(instance.gpus, instance.gpu, instance.gpu_memory_gib) + part),
+        ("vCPUs", f"{instance.vcpus} ({instance.architecture})"),
+        ("memory", f"{instance.memory_gib:g} GiB"),
+        ("network", instance.network + gbps if instance.network else "not known"),
+        ("interconnect", _interconnect(instance)),
+    ]
+    if instance.quota_vcpus is not None:
+        at_once = instance.quota_vcpus // instance.vcpus if instance.vcpus else 0
+        rows.append(("quota", f"{instance.quota_vcpus} vCPUs of its family: {at_once} at once"))
+    if instance.neuron:
+        devices = _each(instance.neuron_devices, instance.neuron, instance.neuron_memory_gib)
+        rows.insert(1, ("Neuron", f"{devices}, {instance.neuron_cores} logical cores in all"))
+    return rows
+
+
+def _each(number: int, model: str, memory_gib: float) -> str:
+    if not number:
+        return "none"
+    if not memory_gib:
+        return f"{number} x {model} (memory not known)"
+    total = f", {number * memory_gib:g} GiB in all" if number > 1 else ""
+    return f"{number} x {model} ({memory_gib:g} GiB{' each' if number > 1 else ''}{total})"
+
+
+def _interconnect(instance: InstanceType) -> str:
+    fabric = _FABRIC[instance.fabric]
+    if instance.interconnect == "rdma":
+        infiniband = instance.fabric == "infiniband"
+        several = instance.interfaces > 1
+        number = f", {instance.interfaces} {'port' if infiniband else 'interface'}{'s' if several else ''}"
+        has_speed = infiniband and instance.network_gbps is not None
+        gbps = f", {instance.network_gbps:g} Gbit/s{' in all' if several else ''}" if has_speed else ""
+        return f"rdma ({fabric}{number if instance.interfaces else ''}{gbps})"
+    return f"ethernet ({fabric} without SR-IOV, which NCCL cannot use)" if fabric else "ethernet"
+
+
+def _prices(instance: InstanceType) -> list[tuple[str, str]]:
+    if instance.price is None:
+        rows = [("price", "not known")]
+    else:
+        rows = [("price", _dollars(instance.price, instance.price_date)), ("", instance.price_source)]
+    if instance.machine_price is not None:
+        text = _dollars(instance.machine_price, instance.machine_price_date)
+        rows += [("machine only", f"{text}; with the service it costs more"), ("", instance.machine_price_source)]
+    return rows
+
+
+def _dollars(price: float, date: str) -> str:
+    return f"{price:g} USD an hour" + (f" on {date}" if date else ", date not known")
 
 
 # `cloudtrain instances --refresh`: ask a target's service for its current instance types and prices.

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
+from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.runs import moment_of, run_named
 from cloudtrain.cli.terminal import print_csv, print_json, print_lines, say, show, show_table
 from cloudtrain.errors import UsageError, did_you_mean
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def show_command(
     name: options.RunName,
-    job: Annotated[bool, options.flag("--job", "Print a job file that you can submit again from any folder.")] = False,
+    job: Annotated[bool, flag("--job", "Print a job file that you can submit again from any folder.")] = False,
     json: options.Json = False,
 ) -> None:
     """Show what was sent: the job, the request and the source.
@@ -51,12 +51,8 @@ _HELP = "A run, a job file, or a plan's JSON file."
 
 
 def diff_command(
-    before: Annotated[
-        str, typer.Argument(metavar="A", help=_HELP, autocompletion=options.runs_and_jobs, show_default=False)
-    ],
-    after: Annotated[
-        str, typer.Argument(metavar="B", help=_HELP, autocompletion=options.runs_and_jobs, show_default=False)
-    ],
+    before: Annotated[str, argument("A", _HELP, autocompletion=options.runs_and_jobs)],
+    after: Annotated[str, argument("B", _HELP, autocompletion=options.runs_and_jobs)],
     target: options.TargetName = None,
     profile: options.Profile = None,
     json: options.Json = False,
@@ -85,16 +81,17 @@ def diff_command(
 
 def cost_command(
     by: Annotated[
-        str, options.option("--by", "GROUP", "Group by job, month, target or tag:KEY.", autocompletion=options.groups)
+        str,
+        option(
+            "--by", "GROUP", "Group by job, month, target or tag:KEY.", autocompletion=options.groups, show_default=True
+        ),
     ] = "job",
     since: Annotated[
-        str | None, options.option("--since", "TIME", "Only runs submitted since a date, or since `30d` ago.")
+        str | None, option("--since", "TIME", "Only runs submitted since a date, or since `30d` ago.")
     ] = None,
     target: options.TargetOfRuns = None,
     profile: options.Profile = None,
-    offline: Annotated[
-        bool, options.flag("--offline", "Do not ask targets for bills; use the data on this machine.")
-    ] = False,
+    offline: Annotated[bool, flag("--offline", "Do not ask targets for bills; use the data on this machine.")] = False,
     csv: options.Csv = False,
     json: options.Json = False,
 ) -> None:
@@ -112,7 +109,7 @@ def cost_command(
       cloudtrain cost --target sagemaker --since 2026-11-01 --json
     """
     from cloudtrain.api import costs
-    from cloudtrain.lifecycle.costs import Sum, grouping, sums, together
+    from cloudtrain.lifecycle.costs import Sum, grouping, sums
 
     group_of = grouping(by)
     if group_of is None:
@@ -125,18 +122,18 @@ def cost_command(
     groups = sums(runs, group_of)
     if by == "month":
         groups.sort(key=lambda item: item.group)
-    whole = together(groups)
+    whole = Sum.of("all", runs)
     if json:
         print_json({"by": by, "currency": "USD", "groups": [_data(item) for item in groups], "all": _data(whole)})
     elif csv:
-        print_csv([_data(item) for item in groups], _data(Sum("")))
+        print_csv([_data(item) for item in groups], _data(whole))
     else:
         _print_table(by, groups, whole)
 
 
 def _data(item: Sum) -> dict[str, object]:
     amounts = {"billed": round(item.billed, 4), "estimated": round(item.estimated, 4), "total": round(item.total, 4)}
-    return asdict(item) | amounts
+    return item._asdict() | amounts
 
 
 def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
@@ -168,7 +165,7 @@ def _runs(count: int) -> str:
 
 def code_command(
     name: options.RunName,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.", show_default=False)],
+    folder: Annotated[Path, argument("DIR", "A new or empty folder.")],
     json: options.Json = False,
 ) -> None:
     """Write the code of a run into a folder.
@@ -190,9 +187,7 @@ def code_command(
 
 def trials_command(
     name: options.SweepName,
-    best: Annotated[
-        int | None, options.option("--best", "N", "Show only the N best trials, the best first.", min=1)
-    ] = None,
+    best: Annotated[int | None, option("--best", "N", "Show only the N best trials, the best first.", min=1)] = None,
     csv: options.Csv = False,
     json: options.Json = False,
 ) -> None:
@@ -208,8 +203,7 @@ def trials_command(
       cloudtrain trials last --csv > trials.csv
       cloudtrain trials last --json | jq ".[0].reason"
     """
-    from cloudtrain.lifecycle.sweep_page import ranked, trials_table
-    from cloudtrain.lifecycle.sweep_run import sweep_of
+    from cloudtrain.lifecycle.sweep_run import ranked, sweep_of, trials_table
 
     if csv and json:
         raise UsageError("`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902")

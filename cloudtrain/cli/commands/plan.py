@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cloudtrain.cli import options
-from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
+from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, argument, flag, option, with_submit_options
 from cloudtrain.cli.terminal import print_json, say, show, show_table, typed
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, more_about
 from cloudtrain.plans.document import Block, Document, Heading, Lines, Text, visible, visible_json
+from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import all_rules, money_checks, rule_named
 from cloudtrain.targets.registry import target_of
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Problem
     from cloudtrain.job.codes import ErrorCode
-    from cloudtrain.plans.plan import Finding, Plan
+    from cloudtrain.plans.plan import Plan
     from cloudtrain.rules.engine import Rule
 
 
@@ -27,19 +28,18 @@ def plan_command(
     submission: SubmitOptions,
     form: Annotated[
         str,
-        options.option(
+        option(
             "--format -f",
             "FORMAT",
             "text (default); json: the whole plan; request: the exact request; or a format of the target's own "
             "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job create --file`, aws-cli for "
             "`aws sagemaker create-training-job --cli-input-json`.",
-            show_default=False,
             autocompletion=options.formats,
         ),
     ] = "text",
-    json: Annotated[bool, options.flag("--json", "Same as --format json.")] = False,
+    json: Annotated[bool, flag("--json", "Same as --format json.")] = False,
     short: Annotated[
-        bool, options.flag("--short", "Print only the summary and the findings, without processes and request.")
+        bool, flag("--short", "Print only the summary and the findings, without processes and request.")
     ] = False,
 ) -> None:
     """Show exactly what `submit` would send, without sending it.
@@ -136,10 +136,9 @@ def check_command(
     submission: SubmitOptions,
     online: Annotated[
         bool | None,
-        options.flag(
+        flag(
             "--online/--offline",
             "Also ask the target about role, bucket, inputs and quota. Default: only if you have credentials.",
-            show_default=False,
         ),
     ] = None,
     json: options.Json = False,
@@ -163,7 +162,7 @@ def check_command(
         target = inputs.target_of(submission)
         if submission.pin:
             file = inputs.pinned(file, target, offline=online is False)
-        plan = inputs.checked_plan_of(file, target, submission, online=online)
+        plan = inputs.plan_of(file, target, submission, online=online)
     except CloudtrainError as error:
         if not json:
             raise
@@ -188,16 +187,9 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 def _problem_json(problem: Problem) -> dict[str, Any]:
     """Convert a problem of an invalid job file to JSON data with the same fields as a finding."""
     place = problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"
-    return {
-        "code": problem.code,
-        "level": "error",
-        "message": problem.message,
-        "hint": problem.hint or more_about(problem.code),
-        "path": problem.path,
-        "place": place,
-        "details": (),
-        "line": problem.line,
-    }
+    hint = problem.hint or more_about(problem.code)
+    finding = Finding(problem.code, Level.ERROR, problem.message, hint, problem.path, place)
+    return _finding_json(finding) | {"line": problem.line}
 
 
 class Explanation(NamedTuple):
@@ -213,9 +205,9 @@ class Explanation(NamedTuple):
 def explain_command(
     code: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[CODE]",
-            help="The code of a finding or an error. Default: list all of them.",
+        argument(
+            "[CODE]",
+            "The code of a finding or an error. Default: list all of them.",
             autocompletion=options.all_codes,
         ),
     ] = None,
@@ -228,16 +220,18 @@ def explain_command(
       cloudtrain explain            # every rule and error, one per line
       cloudtrain explain CT101
     """
-    if code is None:
-        from cloudtrain.job.codes import error_codes
+    from cloudtrain.job.codes import error_codes
 
-        every = sorted([*map(_of_rule, all_rules()), *map(_of_error, error_codes().values())])
+    errors = error_codes()
+    if code is None:
+        every = sorted([*map(_of_rule, all_rules()), *map(_of_error, errors.values())])
         if json:
             print_json([each._asdict() for each in every])
         else:
             show_table(("CODE", "LEVEL", "WHAT IT FINDS"), [(each.code, each.level, each.summary) for each in every])
         return
-    one = _explanation_of(code)
+    error = errors.get(code.upper())
+    one = _of_rule(rule_named(code)) if error is None else _of_error(error)
     if json:
         print_json(one._asdict())
     else:
@@ -252,14 +246,6 @@ def _page_of(one: Explanation) -> Document:
     if one.can_be_ignored:
         blocks.append(Text(f"Accept it in one job with `--ignore {one.code}`."))
     return Document(blocks)
-
-
-def _explanation_of(code: str) -> Explanation:
-    from cloudtrain.job.codes import error_codes
-
-    if code.upper() in error_codes():
-        return _of_error(error_codes()[code.upper()])
-    return _of_rule(rule_named(code))
 
 
 def _of_rule(rule: Rule) -> Explanation:

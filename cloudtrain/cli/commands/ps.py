@@ -11,8 +11,8 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.options import LogLevel
-from cloudtrain.cli.runs import goes_on, moment_of, require_consent, run_named, seconds_of, status_json
+from cloudtrain.cli.options import LogLevel, argument, flag, option
+from cloudtrain.cli.runs import moment_of, outlived_by, require_consent, run_named, seconds_of, status_json
 from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, show_table, typed
 from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean
 from cloudtrain.job.model import format_duration, format_size
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from cloudtrain.plans.document import Cell
     from cloudtrain.plans.states import RunStatus
 
-_LIMIT = options.option("-n --limit", "N", "Show the newest N runs. Default: 20.", min=1, show_default=False)
-_WHERE = options.option(
+_WHERE = option(
     "--where",
     "COMPARISON",
     "Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable.",
@@ -35,24 +34,20 @@ _WHERE = options.option(
 
 
 def ps_command(
-    everything: Annotated[bool, options.flag("--all -a", "Show all runs, not only the newest.")] = False,
-    count: Annotated[int, _LIMIT] = 20,
-    active: Annotated[bool, options.flag("--active", "Only runs that have not ended.")] = False,
+    everything: Annotated[bool, flag("--all -a", "Show all runs, not only the newest.")] = False,
+    count: Annotated[int, option("-n --limit", "N", "Show the newest N runs. Default: 20.", min=1)] = 20,
+    active: Annotated[bool, flag("--active", "Only runs that have not ended.")] = False,
     state: Annotated[
-        str | None, options.option("--state", "STATE", "Only runs in this state.", autocompletion=options.states)
+        str | None, option("--state", "STATE", "Only runs in this state.", autocompletion=options.states)
     ] = None,
-    job: Annotated[str | None, options.option("--job", "NAME", "Only runs of this job.")] = None,
-    tag: Annotated[
-        list[str] | None, options.option("--tag", "NAME=VALUE", "Only runs with this tag. Repeatable.")
-    ] = None,
+    job: Annotated[str | None, option("--job", "NAME", "Only runs of this job.")] = None,
+    tag: Annotated[list[str] | None, option("--tag", "NAME=VALUE", "Only runs with this tag. Repeatable.")] = None,
     where: Annotated[list[str] | None, _WHERE] = None,
     target: options.TargetOfRuns = None,
     profile: options.Profile = None,
-    rehearsals: Annotated[
-        bool, options.flag("--rehearsals", "Also show ended rehearsals (included in --all).")
-    ] = False,
-    trials: Annotated[bool, options.flag("--trials", "Also show the trials of sweeps.")] = False,
-    size: Annotated[bool, options.flag("--size", "Show the size of each run's folder on this machine.")] = False,
+    rehearsals: Annotated[bool, flag("--rehearsals", "Also show ended rehearsals (included in --all).")] = False,
+    trials: Annotated[bool, flag("--trials", "Also show the trials of sweeps.")] = False,
+    size: Annotated[bool, flag("--size", "Show the size of each run's folder on this machine.")] = False,
     json: options.Json = False,
 ) -> None:
     """List runs, the newest first.
@@ -180,8 +175,7 @@ def _say_how_to_get_metrics(run: Run) -> None:
 
 
 def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
-    from cloudtrain.lifecycle.sweep_page import sweep_document
-    from cloudtrain.lifecycle.sweep_run import sweep_of
+    from cloudtrain.lifecycle.sweep_run import sweep_document, sweep_of
 
     sweep = sweep_of(run)
     trials = sweep.trials()
@@ -198,7 +192,7 @@ def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
 def wait_command(
     name: options.RunName,
     timeout: Annotated[
-        str | None, options.option("--timeout", "TIME", "Stop waiting after this time, for example 10m.")
+        str | None, option("--timeout", "TIME", "Stop waiting after this time, for example 10m.")
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -216,11 +210,8 @@ def wait_command(
 
     limit = None if timeout is None else seconds_of(timeout)
     run = run_named(name)
-    try:
+    with outlived_by(run, KeyboardInterrupt):
         status = run.wait(limit)
-    except KeyboardInterrupt:
-        goes_on(run)
-        raise
     if json:
         print_json(status_json(run, status))
     else:
@@ -230,7 +221,7 @@ def wait_command(
 
 def stop_command(
     names: Annotated[list[str], options.run_names("Runs")],
-    wait: Annotated[bool, options.flag("--wait", "Wait until the runs have ended.")] = False,
+    wait: Annotated[bool, flag("--wait", "Wait until the runs have ended.")] = False,
 ) -> None:
     """Stop runs gracefully.
 
@@ -258,42 +249,32 @@ def stop_command(
 
 def logs_command(
     name: options.RunName,
-    follow: Annotated[bool, options.flag("--follow -f", "Follow until the run ends.")] = False,
-    trial: Annotated[
-        int | None, options.option("--trial", "N", "For a sweep: show the output of this trial.", min=1)
-    ] = None,
-    rank: Annotated[int | None, options.option("--rank", "N", "Only the process of this rank.", min=0)] = None,
+    follow: Annotated[bool, flag("--follow -f", "Follow until the run ends.")] = False,
+    trial: Annotated[int | None, option("--trial", "N", "For a sweep: show the output of this trial.", min=1)] = None,
+    rank: Annotated[int | None, option("--rank", "N", "Only the process of this rank.", min=0)] = None,
     instance: Annotated[
         str | None,
-        options.option(
-            "--instance --host", "N", "Only this instance: its number from 0, or its name, such as `algo-1`."
-        ),
+        option("--instance --host", "N", "Only this instance: its number from 0, or its name, such as `algo-1`."),
     ] = None,
     tail: Annotated[
         int | None,
-        options.option("--tail", "N", "Only the newest N lines; with --follow, new lines after them.", min=0),
+        option("--tail", "N", "Only the newest N lines; with --follow, new lines after them.", min=0),
     ] = None,
-    grep: Annotated[
-        str | None, options.option("--grep", "REGEX", "Only lines that this regular expression matches.")
-    ] = None,
+    grep: Annotated[str | None, option("--grep", "REGEX", "Only lines that this regular expression matches.")] = None,
     since: Annotated[
-        str | None, options.option("--since", "TIME", "Only lines since a time: `2026-11-22T10:00`, or `10m` ago.")
+        str | None, option("--since", "TIME", "Only lines since a time: `2026-11-22T10:00`, or `10m` ago.")
     ] = None,
     level: Annotated[
         LogLevel | None,
-        options.option(
-            "--level", "LEVEL", "Only warnings and errors (`warning`), or only errors and tracebacks (`error`)."
-        ),
+        option("--level", "LEVEL", "Only warnings and errors (`warning`), or only errors and tracebacks (`error`)."),
     ] = None,
     prefix: Annotated[
         bool,
-        options.flag(
-            "--prefix/--no-prefix", "Print the rank before each line, or not. Default: print it.", show_default=False
-        ),
+        flag("--prefix/--no-prefix", "Print the rank before each line, or not. Default: print it."),
     ] = True,
-    timestamps: Annotated[bool, options.flag("--timestamps", "Print the time (UTC) before each line.")] = False,
-    raw: Annotated[bool, options.flag("--raw", "Print the output unchanged, with its control characters.")] = False,
-    json: Annotated[bool, options.flag("--json", "Print one JSON object per line.")] = False,
+    timestamps: Annotated[bool, flag("--timestamps", "Print the time (UTC) before each line.")] = False,
+    raw: Annotated[bool, flag("--raw", "Print the output unchanged, with its control characters.")] = False,
+    json: Annotated[bool, flag("--json", "Print one JSON object per line.")] = False,
 ) -> None:
     """Print the output of a run's processes.
 
@@ -334,16 +315,15 @@ def download_command(
     name: options.RunName,
     path: Annotated[
         str,
-        typer.Argument(
-            metavar="[PATH]",
-            help="`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has `outputs/` (all outputs) "
+        argument(
+            "[PATH]",
+            "`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has `outputs/` (all outputs) "
             "and `work/`. Default: everything.",
             autocompletion=options.parts,
-            show_default=False,
         ),
     ] = "",
     to: Annotated[
-        Path | None, options.option("--to", "DIR", "The folder to copy into. Default: a folder with the run's name.")
+        Path | None, option("--to", "DIR", "The folder to copy into. Default: a folder with the run's name.")
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group, refuse_flag
+from cloudtrain.cli.options import flag, option
 from cloudtrain.cli.runs import confirm, require_consent, run_named, seconds_of
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table
 from cloudtrain.errors import UsageError, did_you_mean
@@ -31,7 +32,7 @@ def queue(
     ctx: typer.Context,
     target: Annotated[
         str | None,
-        options.option(
+        option(
             "--target -t", "TARGET", "The target. Default: `target` in cloudtrain.toml.", autocompletion=options.targets
         ),
     ] = None,
@@ -77,10 +78,10 @@ def _print_queue(runs: Sequence[QueuedRun]) -> None:
 @queue_command.command(cls=Command)
 def move(
     name: options.RunName,
-    first: Annotated[bool, options.flag("--first", "Move it before all other runs.")] = False,
-    last: Annotated[bool, options.flag("--last", "Move it behind all other runs.")] = False,
+    first: Annotated[bool, flag("--first", "Move it before all other runs.")] = False,
+    last: Annotated[bool, flag("--last", "Move it behind all other runs.")] = False,
     before: Annotated[
-        str | None, options.option("--before", "OTHER", "Move it before this run.", autocompletion=options.runs)
+        str | None, option("--before", "OTHER", "Move it before this run.", autocompletion=options.runs)
     ] = None,
 ) -> None:
     """Change the place of a waiting run in the queue.
@@ -143,22 +144,20 @@ def _metrics(_: str) -> list[str]:
 
 def prune_command(
     older_than: Annotated[
-        str | None, options.option("--older-than", "AGE", "Remove runs that ended longer ago than AGE, such as `30d`.")
+        str | None, option("--older-than", "AGE", "Remove runs that ended longer ago than AGE, such as `30d`.")
     ] = None,
     state: Annotated[
         list[str] | None,
-        options.option("--state", "STATE", "Remove runs in this state. Repeatable.", autocompletion=options.states),
+        option("--state", "STATE", "Remove runs in this state. Repeatable.", autocompletion=options.states),
     ] = None,
-    job: Annotated[str | None, options.option("--job", "NAME", "Remove runs of this job.")] = None,
+    job: Annotated[str | None, option("--job", "NAME", "Remove runs of this job.")] = None,
     larger_than: Annotated[
-        str | None, options.option("--larger-than", "SIZE", "Remove runs whose folder exceeds SIZE, such as `1g`.")
+        str | None, option("--larger-than", "SIZE", "Remove runs whose folder exceeds SIZE, such as `1g`.")
     ] = None,
-    keep: Annotated[
-        int | None, options.option("--keep", "N", "Always keep the newest N runs of each job.", min=0)
-    ] = None,
+    keep: Annotated[int | None, option("--keep", "N", "Always keep the newest N runs of each job.", min=0)] = None,
     by: Annotated[
         str | None,
-        options.option(
+        option(
             "--by",
             "METRIC",
             "With --keep: keep the N runs with the highest value of METRIC, not the newest runs. For the lowest "
@@ -166,8 +165,8 @@ def prune_command(
             autocompletion=_metrics,
         ),
     ] = None,
-    dry_run: Annotated[bool, options.flag("--dry-run", "Print the names without removing the runs.")] = False,
-    yes: Annotated[bool, options.flag("--yes -y", "Do not ask for confirmation.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Print the names without removing the runs.")] = False,
+    yes: Annotated[bool, flag("--yes -y", "Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove old, failed or large runs, and keep the best.
 

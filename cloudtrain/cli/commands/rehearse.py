@@ -9,13 +9,12 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import inputs, options
-from cloudtrain.cli.job_options import SubmitOptions, with_submit_options
+from cloudtrain.cli.options import SubmitOptions, argument, option, with_submit_options
 from cloudtrain.cli.terminal import print_json, say, show
 from cloudtrain.errors import UsageError
 from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.training import BUNDLED
-from cloudtrain.lifecycle.curves import TOLERANCE
-from cloudtrain.lifecycle.rehearse import RehearsalOptions, rehearse, run_whole
+from cloudtrain.lifecycle.rehearse import rehearse, run_whole
 from cloudtrain.plans.document import Block, Document, Heading, Notice, Pairs, Span
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.system.processes import listening
@@ -35,22 +34,21 @@ def rehearse_command(
     submission: SubmitOptions,
     what: Annotated[
         str,
-        typer.Argument(
-            metavar="JOB|RUN",
-            help="A job file or `bundled:NAME`; or a successful run on this machine to compare with.",
+        argument(
+            "JOB|RUN",
+            "A job file or `bundled:NAME`; or a successful run on this machine to compare with.",
             autocompletion=options.jobs,
-            show_default=False,
         ),
     ],
     at_step: Annotated[
-        int | None, options.option("--at-step", "N", "Interrupt at this step. Default: about halfway.", min=0)
+        int | None, option("--at-step", "N", "Interrupt at this step. Default: about halfway.", min=0)
     ] = None,
     metric: Annotated[
-        list[str] | None, options.option("--metric", "NAME", "Compare this metric instead of the losses. Repeatable.")
+        list[str] | None, option("--metric", "NAME", "Compare this metric instead of the losses. Repeatable.")
     ] = None,
     tolerance: Annotated[
         float | None,
-        options.option(
+        option(
             "--tolerance", "X", "The largest difference at which two values count as equal. Default: 1e-5.", min=0.0
         ),
     ] = None,
@@ -69,8 +67,7 @@ def rehearse_command(
       cloudtrain rehearse last --json
     """
     whole = _whole(submission._replace(job=what, target=DEFAULT_TARGET))
-    rehearsal_options = RehearsalOptions(at_step, tuple(metric or ()), TOLERANCE if tolerance is None else tolerance)
-    result = rehearse(whole, rehearsal_options, on_stage=_say_stage)
+    result = rehearse(whole, at_step=at_step, metrics=metric or (), tolerance=tolerance, on_stage=_say_stage)
     if json:
         print_json(result.to_dict())
     else:
@@ -99,13 +96,7 @@ def _whole(submission: SubmitOptions) -> Run:
             hint="rehearse a training job",
             code="CT905",
         )
-    submit = partial(
-        ct.submit,
-        target=target,
-        profile=submission.profile,
-        ignore=list(submission.ignore or ()),
-        place_of=file.place_of,
-    )
+    submit = partial(ct.submit, target=target, **inputs.choices(file, submission))
     with listening(say):
         return run_whole(file.job, submit, on_stage=_say_stage)
 

@@ -8,11 +8,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group
+from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
 from cloudtrain.code.bundled import copy_script, script_files, script_path, script_summaries
 from cloudtrain.code.ignore import IGNORE_FILE
@@ -27,12 +26,12 @@ _FOLDERS = ("src", "code", "scripts", "training")
 
 
 def init_command(
-    path: Annotated[Path, typer.Argument(metavar="[FILE]", help="The job file to write.")] = Path("job.yaml"),
+    path: Annotated[Path, argument("[FILE]", "The job file to write.")] = Path("job.yaml"),
     script: Annotated[
-        Path | None, options.option("--script", "FILE", "Your training script. Default: cloudtrain looks for it.")
+        Path | None, option("--script", "FILE", "Your training script. Default: cloudtrain looks for it.")
     ] = None,
-    name: Annotated[str | None, options.option("--name", "NAME", "The job's name.")] = None,
-    force: Annotated[bool, options.flag("--force", "Replace the file if it exists.")] = False,
+    name: Annotated[str | None, option("--name", "NAME", "The job's name.")] = None,
+    force: Annotated[bool, flag("--force", "Replace the file if it exists.")] = False,
 ) -> None:
     """Write a first job file.
 
@@ -148,9 +147,7 @@ class Kind(str, Enum):
 def schema_command(
     kind: Annotated[
         Kind,
-        options.option(
-            "--kind", "KIND", "The kind of job file: training (default), processing or sweep.", show_default=False
-        ),
+        option("--kind", "KIND", "The kind of job file: training (default), processing or sweep."),
     ] = Kind.training,
 ) -> None:
     """Print the JSON Schema of a job file, for editors.
@@ -170,9 +167,7 @@ scripts_command = new_group(needs_command=True)
 
 ScriptName = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME", help="The name of a bundled script.", autocompletion=options.scripts, show_default=False
-    ),
+    argument("NAME", "The name of a bundled script.", autocompletion=options.scripts),
 ]
 
 
@@ -202,9 +197,7 @@ def list_all_scripts(json: options.Json = False) -> None:
 @scripts_command.command("show", cls=Command)
 def show_script(
     name: ScriptName,
-    file: Annotated[
-        str, options.option("--file", "FILE", "The file to print. Default: train.py.", show_default=False)
-    ] = "train.py",
+    file: Annotated[str, option("--file", "FILE", "The file to print. Default: train.py.")] = "train.py",
 ) -> None:
     """Print a file of a bundled script.
 
@@ -223,9 +216,7 @@ def show_script(
 @scripts_command.command(cls=Command)
 def copy(
     name: ScriptName,
-    destination: Annotated[
-        Path | None, typer.Argument(metavar="[DEST]", help="A new or empty folder. Default: NAME.")
-    ] = None,
+    destination: Annotated[Path | None, argument("[DEST]", "A new or empty folder. Default: NAME.")] = None,
 ) -> None:
     """Copy a bundled script as a start for your own.
 

@@ -11,8 +11,8 @@ import typer
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.follow import follow, lines_so_far, upload_progress
-from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
-from cloudtrain.cli.runs import goes_on, require_consent, run_named
+from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, flag, option, with_submit_options
+from cloudtrain.cli.runs import outlived_by, require_consent, run_named
 from cloudtrain.cli.terminal import OutputError, print_json, print_lines, say, show, show_table, typed, width_of
 from cloudtrain.errors import UsageError
 from cloudtrain.job.model import format_duration
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 def submit_command(
     submission: SubmitOptions,
     dry_run: Annotated[
-        bool, options.flag("--dry-run", "Print the whole plan on stdout, without sending or writing anything.")
+        bool, flag("--dry-run", "Print the whole plan on stdout, without sending or writing anything.")
     ] = False,
     upload_only: Annotated[
         bool,
-        options.flag(
+        flag(
             "--upload-only",
             "Upload code and data for use with the target's own tools, and print their paths. Submits nothing.",
         ),
     ] = False,
     offline: Annotated[
-        bool, options.flag("--offline", "Do not check role, bucket, inputs and quota with the target first.")
+        bool, flag("--offline", "Do not check role, bucket, inputs and quota with the target first.")
     ] = False,
     detach: options.Detach = False,
-    quiet: Annotated[bool, options.flag("--quiet -q", "Do not show what changed since the job's last run.")] = False,
+    quiet: Annotated[bool, flag("--quiet -q", "Do not show what changed since the job's last run.")] = False,
     json: options.Json = False,
 ) -> None:
     """Check a job, send it, and follow its run.
@@ -67,17 +67,13 @@ def submit_command(
       cloudtrain submit job.yaml --target sagemaker --upload-only
       cloudtrain submit job.yaml --target sagemaker --profile research --detach
     """
-    from cloudtrain.cli import follow, inputs
+    from cloudtrain.cli import inputs
 
     if upload_only:
-        for option, is_used in (
-            ("--dry-run", dry_run),
-            ("--detach", detach),
-            ("--queue", submission.queue is not None),
-        ):
-            if is_used:
-                message = f"`--upload-only` starts no run, so `{option}` has no effect"
-                raise UsageError(message, hint=f"remove `{option}`", code="CT902")
+        used = {"--dry-run": dry_run, "--detach": detach, "--queue": submission.queue is not None}
+        for name in filter(used.get, used):
+            message = f"`--upload-only` starts no run, so `{name}` has no effect"
+            raise UsageError(message, hint=f"remove `{name}`", code="CT902")
     file = inputs.job_of(submission)
     target = inputs.target_of(submission)
     if submission.pin:
@@ -93,7 +89,7 @@ def submit_command(
     on_run = print_detached(json) if detach else print_followed
     run = _send(file, target, submission, on_run, online=not offline, quiet=quiet)
     if not detach:
-        raise typer.Exit(follow.follow(run, as_json=json))
+        raise typer.Exit(follow(run, as_json=json))
 
 
 def _send(
@@ -106,9 +102,7 @@ def _send(
             return ct.submit(
                 file.work,
                 target,
-                profile=submission.profile,
-                ignore=list(submission.ignore or ()),
-                place_of=file.place_of,
+                **inputs.choices(file, submission),
                 online=online,
                 file=file,
                 on_plan=lambda plan: show_plan(inputs.worded_plan(plan, submission)),
@@ -122,11 +116,10 @@ def _send(
 
 
 def _upload(file: JobFile, target: Where, submission: SubmitOptions, *, as_json: bool) -> None:
+    from cloudtrain.cli import inputs
+
     with listening(say):
-        plan = ct.upload(
-            file.work, target, profile=submission.profile, ignore=list(submission.ignore or ()), place_of=file.place_of,
-            on_bytes=upload_progress(),
-        )  # fmt: skip
+        plan = ct.upload(file.work, target, **inputs.choices(file, submission), on_bytes=upload_progress())
     if as_json:
         print_json({"uploads": plan.to_dict()["uploads"]})
         return
@@ -171,12 +164,9 @@ def print_detached(as_json: bool) -> Callable[[Run], None]:
     def print_run(run: Run) -> None:
         reply = {"name": run.name, "ref": str(run.ref), "target": run.target, "state": str(run.last_status.state)}
         _say_history(run)
-        try:
+        with outlived_by(run, OutputError, BrokenPipeError):
             print_json(reply | {"adopted": run.adopted}) if as_json else print_lines([run.name])
             sys.stdout.flush()
-        except (OutputError, BrokenPipeError):
-            goes_on(run)
-            raise
         if not as_json:
             follow, stop = typed("cloudtrain", "logs", run.name, "-f"), typed("cloudtrain", "stop", run.name)
             say(f"follow it with {follow}, stop it with {stop}")
@@ -204,10 +194,10 @@ def _say_history(run: Run) -> None:
 def rerun_command(
     run: options.RunName,
     set_: options.Set = None,
-    name: Annotated[str | None, options.option("--name", "NAME", "Rename the job.", show_default=False)] = None,
+    name: Annotated[str | None, option("--name", "NAME", "Rename the job.")] = None,
     ignore: options.Ignore = None,
     offline: Annotated[
-        bool, options.flag("--offline", "With --set: do not check role, bucket and quota with the target first.")
+        bool, flag("--offline", "With --set: do not check role, bucket and quota with the target first.")
     ] = False,
     detach: options.Detach = False,
     json: options.Json = False,
@@ -252,8 +242,8 @@ def _print_goes_on(sweep: Run) -> None:
 
 def continue_command(
     name: options.RunName,
-    trials: Annotated[int, options.option("--trials", "N", "Add N trials.", min=0, show_default=False)] = 0,
-    detach: Annotated[bool, options.flag("--detach -d", "Return as soon as the sweep continues.")] = False,
+    trials: Annotated[int, option("--trials", "N", "Add N trials.", min=0)] = 0,
+    detach: Annotated[bool, flag("--detach -d", "Return as soon as the sweep continues.")] = False,
 ) -> None:
     """Continue a sweep, with more trials if you like.
 

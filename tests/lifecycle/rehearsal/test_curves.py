@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.lifecycle.curves import Comparison, curve_of, loss_names
+from cloudtrain.lifecycle.rehearse import Comparison, curve_of, loss_names
 
 Losses = dict[int, dict[str, float]]
 

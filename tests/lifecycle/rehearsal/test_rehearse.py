@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.rehearse import Rehearsal, RehearsalOptions, rehearsal_name, rehearse, run_whole
+from cloudtrain.lifecycle.rehearse import Rehearsal, rehearsal_name, rehearse, run_whole
 from tests.cli.conftest import Cli, cli  # noqa: F401 - the fixture
 from tests.deadlines import GRACE
 
@@ -64,19 +64,17 @@ def rehearsed(
     bug: str = "",
     *,
     target: ct.Local | None = None,
-    options: RehearsalOptions | None = None,
+    options: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Rehearsal:
     """The rehearsal of that job."""
     where = target or ct.Local(grace_period=GRACE)
-    return rehearse(
-        run_whole(job(folder, bug, **fields), lambda one: ct.submit(one, where)), options or RehearsalOptions()
-    )
+    return rehearse(run_whole(job(folder, bug, **fields), lambda one: ct.submit(one, where)), **options or {})
 
 
 def test_a_script_that_survives(tmp_path: Path) -> None:
     """SIGTERM comes at the chosen step exactly, the script saves there, and every value is the same."""
-    found = rehearsed(tmp_path, options=RehearsalOptions(at_step=7))
+    found = rehearsed(tmp_path, options={"at_step": 7})
     assert (found.verdict.kind, found.left) == ("same", "saved")
     comparison = found.comparison
     assert (comparison.stopped_at, comparison.saved_at, comparison.resumed_at, comparison.compared) == (7, 7, 8, 12)
@@ -136,14 +134,14 @@ def test_a_deaf_script_lives_from_its_last_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bug", "options", "message", "hint"),
     [
-        ("reports nothing", RehearsalOptions(), "reported no metrics", "runtime.report(step=step, loss=loss)"),
-        ("has no loss", RehearsalOptions(), "reported no loss, only `error`", "--metric error"),
-        ("", RehearsalOptions(metrics=("los",)), "reported no `los`", "did you mean `loss`?"),
-        ("", RehearsalOptions(at_step=12), "ends at step 12, so it cannot be stopped at 12", "a step before 12"),
+        ("reports nothing", {}, "reported no metrics", "runtime.report(step=step, loss=loss)"),
+        ("has no loss", {}, "reported no loss, only `error`", "--metric error"),
+        ("", {"metrics": ("los",)}, "reported no `los`", "did you mean `loss`?"),
+        ("", {"at_step": 12}, "ends at step 12, so it cannot be stopped at 12", "a step before 12"),
     ],
 )
 def test_what_cannot_be_rehearsed_is_said_clearly(
-    tmp_path: Path, bug: str, options: RehearsalOptions, message: str, hint: str
+    tmp_path: Path, bug: str, options: dict[str, Any], message: str, hint: str
 ) -> None:
     """With what to type; and no further run is started."""
     with pytest.raises(ct.CloudtrainError) as caught:
@@ -156,14 +154,14 @@ def test_what_cannot_be_rehearsed_is_said_clearly(
 @pytest.mark.slow
 def test_another_metric_may_be_compared(tmp_path: Path) -> None:
     """A script without a loss has something else that must not change."""
-    assert rehearsed(tmp_path, "has no loss", options=RehearsalOptions(metrics=("error",))).verdict.kind == "same"
+    assert rehearsed(tmp_path, "has no loss", options={"metrics": ("error",)}).verdict.kind == "same"
 
 
 def test_a_failing_job_is_not_rehearsed(tmp_path: Path) -> None:
     """Its own reason is passed on."""
     broken = job(tmp_path).replace(hyperparameters={"steps": "many"})
     with pytest.raises(ct.CloudtrainError, match=r"did not succeed, .* it failed: rank 0 failed with exit code 2"):
-        rehearse(run_whole(broken, lambda one: ct.submit(one, ct.Local())), RehearsalOptions())
+        rehearse(run_whole(broken, lambda one: ct.submit(one, ct.Local())))
 
 
 @pytest.mark.slow
@@ -191,7 +189,7 @@ def test_a_finished_run_stands_for_the_whole(tmp_path: Path, emulate: Any) -> No
     run = ct.submit(job(tmp_path, **places, **fields), ct.Local(emulate=emulate))
     run.wait()
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("*")}
-    found = rehearse(ct.run(run.name), RehearsalOptions())
+    found = rehearse(ct.run(run.name))
     assert (found.verdict.kind, found.whole.name) == ("same", run.name)
     assert (found.comparison.saved_at, found.comparison.resumed_at) == (6, 7)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("*")} == before
@@ -215,7 +213,7 @@ def test_a_run_that_is_no_whole_is_refused(tmp_path: Path) -> None:
     """One that was stopped has no curve to compare with."""
     stopped = rehearsed(tmp_path).interrupted
     with pytest.raises(ct.CloudtrainError, match=r"did not succeed, .* it stopped: stopped on request"):
-        rehearse(ct.run(stopped.name), RehearsalOptions())
+        rehearse(ct.run(stopped.name))
 
 
 def test_a_run_that_has_not_ended_is_left_alone(tmp_path: Path) -> None:
@@ -224,7 +222,7 @@ def test_a_run_that_has_not_ended_is_left_alone(tmp_path: Path) -> None:
     running = ct.submit(ct.TrainingJob(name="toy", source_dir=str(tmp_path / "src"), command="sleep 300"), ct.Local())
     try:
         with pytest.raises(ct.CloudtrainError, match="has not ended") as caught:
-            rehearse(ct.run(running.name), RehearsalOptions())
+            rehearse(ct.run(running.name))
         assert f"`cloudtrain wait {running.name}`" in str(caught.value.hint)
         assert not running.status().state.is_final
     finally:

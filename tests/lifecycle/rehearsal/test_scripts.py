@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.rehearse import Rehearsal, RehearsalOptions, rehearse, run_whole
+from cloudtrain.lifecycle.rehearse import Rehearsal, rehearse, run_whole
 from tests.deadlines import GRACE
 
 pytestmark = pytest.mark.torch
@@ -15,7 +15,7 @@ def rehearsal_of(name: str, at_step: int, **hyperparameters: object) -> Rehearsa
     """Of the script, small, with SIGTERM at that step."""
     job = ct.bundled_job(name, [f"hyperparameters.{key}={value}" for key, value in hyperparameters.items()])
     target = ct.Local(launcher="fork", processes_per_instance=2, grace_period=GRACE)
-    return rehearse(run_whole(job, lambda one: ct.submit(one, target)), RehearsalOptions(at_step=at_step))
+    return rehearse(run_whole(job, lambda one: ct.submit(one, target)), at_step=at_step)
 
 
 def test_the_digits_survive() -> None:

@@ -99,8 +99,8 @@ def test_looking_closes_it_too(state_dir: Path) -> None:
     with open_store(state_dir):
         pass
     state_dir.chmod(0o755)
-    with read_store(state_dir) as store:
-        assert store is not None
+    with read_store(state_dir):
+        pass
     assert mode(state_dir) == 0o700
 
 

@@ -113,7 +113,7 @@ def _submit_again(told: list[str], service: Path, job: ct.TrainingJob, state_dir
 def _rows(state_dir: Path) -> list[tuple[str, str]]:
     """Name and stage of every submission in the store."""
     with read_store(state_dir) as store:
-        return [] if store is None else [(record.name, record.stage) for record in store.newest()]
+        return [(record.name, record.stage) for record in store.newest()]
 
 
 def _recover(told: list[str], service: Path) -> None:
@@ -176,7 +176,6 @@ def test_an_interrupted_request_is_sent_again_under_its_name(
     assert (run.name, run.adopted) == (interrupted, False)
     assert [path.name for path in service.iterdir()] == [interrupted]
     with read_store(state_dir) as store:
-        assert store is not None
         assert [(row.name, row.stage) for row in store.newest()] == [(interrupted, "reported")]
     assert ct.submit(job, "local").name != interrupted
 

@@ -117,7 +117,6 @@ def test_killed_anywhere(
     assert list(fake.jobs.by_name) == [run.name]
     assert run.adopted == bool(there_already)
     with read_store(state_dir) as store:
-        assert store is not None
         assert [(row.name, row.stage, row.place) for row in store.newest()] == [(run.name, "reported", PLACE)]
     assert list((state_dir / "submitting").iterdir()) == []
     assert len(fake.assets.names("codes")) == len(fake.assets.names("environments")) == 1
@@ -126,7 +125,7 @@ def test_killed_anywhere(
 def _stages(state_dir: Path) -> list[str]:
     """How far each submission came."""
     with read_store(state_dir) as store:
-        return [] if store is None else [record.stage for record in store.newest()]
+        return [record.stage for record in store.newest()]
 
 
 def _recover(fake: FakeAzure, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

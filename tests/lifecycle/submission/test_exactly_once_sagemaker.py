@@ -109,7 +109,6 @@ def test_killed_anywhere(
     assert list(fake.jobs.by_name) == [run.name]
     assert run.adopted == bool(there_already)
     with read_store(state_dir) as store:
-        assert store is not None
         assert [(row.name, row.stage, row.place) for row in store.newest()] == [(run.name, "reported", "eu-west-1")]
     assert list((state_dir / "submitting").iterdir()) == []
 
@@ -117,7 +116,7 @@ def test_killed_anywhere(
 def _stages(state_dir: Path) -> list[str]:
     """How far each submission came."""
     with read_store(state_dir) as store:
-        return [] if store is None else [record.stage for record in store.newest()]
+        return [record.stage for record in store.newest()]
 
 
 def _recover(fake: FakeAws, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,6 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
     assert all(trial.state is ct.RunState.SUCCEEDED for trial in run.trials())
     assert Counter(started.read_text().split()) == Counter(trial.run for trial in run.trials())
     with read_store(state_dir) as store:
-        assert store is not None
         assert store.unfinished() == []
 
 

@@ -55,7 +55,6 @@ def test_a_killed_watcher_sends_one_job(
     assert not ct.run(run.name).status().state.is_final
     assert not DrivenFolder(state_dir, "chain", run.name).sending.exists()
     with read_store(state_dir) as store:
-        assert store is not None
         assert store.unfinished() == []
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.rehearse import RehearsalOptions, rehearse, run_whole
+from cloudtrain.lifecycle.rehearse import rehearse, run_whole
 from tests.cli.conftest import Cli, cli  # noqa: F401 - the fixture
 from tests.deadlines import DEADLINE
 
@@ -131,7 +131,7 @@ def test_an_ordinary_script_is_rehearsed(tmp_path: Path) -> None:
     """Its curve is what the patterns read: interrupted, resumed and compared without a change to the script."""
     script = TRAIN.replace("WHOLE", repr(str(tmp_path / "whole")))
     whole = run_whole(job(tmp_path, script, LOSS), lambda wanted: ct.submit(wanted))
-    found = rehearse(whole, RehearsalOptions())
+    found = rehearse(whole)
     assert (found.verdict.kind, found.comparison.metrics, found.comparison.compared) == ("same", ("train:loss",), 8)
     assert found.comparison.resumed_at == found.comparison.stopped_at + 1
 

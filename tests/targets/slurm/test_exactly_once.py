@@ -81,7 +81,6 @@ def test_killed_anywhere(
     assert find_jobs(site) == [run.name]
     assert run.adopted == bool(there_already)
     with read_store(state_dir) as store:
-        assert store is not None
         assert [(row.name, row.stage) for row in store.newest()] == [(run.name, "reported")]
 
 
