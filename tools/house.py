@@ -45,7 +45,7 @@ class Number(NamedTuple):
 
 NUMBERS = (
     Number("files", "Python files that hold something", 290),
-    Number("lines", "lines of Python", 70_000, 70_997),
+    Number("lines", "lines of Python", 70_000),
     Number("entries", "entries of cloudtrain/", 17),
     Number("long-files", f"files over {LONG_FILE} lines", 0),
     Number("folder-circles", "circles of folders, imports in functions and for types included", 0),
