@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from cloudtrain.code.tree import Tree
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import TargetUnavailable, UsageError, did_you_mean, shortened
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import (
