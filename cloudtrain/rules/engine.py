@@ -217,7 +217,7 @@ class Reading:
         return path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
     """The object that rules check: the reading of a plan, the target with its settings, and the user's files."""
 
