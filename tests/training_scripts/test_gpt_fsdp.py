@@ -20,7 +20,7 @@ from tests.examples import examples
 
 SCRIPTS = Path(__file__).parents[2] / "training_scripts"
 FOLDER = SCRIPTS / "gpt_fsdp"
-PARTS = ("gpt", "layouts", "meter", "compare", "plan")
+PARTS = ("gpt", "layouts", "meter", "compare", "plan", "data", "huggingface", "optimizing")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,16 @@ def parts() -> Iterator[dict[str, ModuleType]]:
 
 def config(**changes: Any) -> SimpleNamespace:
     """What a grid depends on."""
-    values = {"layout": "2d", "replicas": 2, "tensor": 2, "heads": 4, "context": 64, "vocabulary": 256, "width": 128}
+    values = {
+        "layout": "2d",
+        "replicas": 2,
+        "tensor": 2,
+        "heads": 4,
+        "context": 64,
+        "vocabulary": 256,
+        "width": 128,
+        "layers": 2,
+    }
     return SimpleNamespace(**{**values, "global_batch": 16, "accumulate": 1, **changes})
 
 
@@ -189,9 +198,9 @@ def test_a_plan_of_512_processes_shows_what_each_would_hold() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stderr
     lines = {line.split("  ")[0]: line.split() for line in done.stdout.splitlines() if line}
-    assert lines["blocks.1.feed.wide.weight"][1:] == "16384 x 4096 32 x 4096 shard, tensor".split()
-    assert lines["blocks.1.feed.out.weight"][1:] == "4096 x 16384 64 x 2048 shard, tensor".split()
-    assert lines["blocks.1.feed_norm.weight"][1:] == ["4096", "64", "shard"]
+    assert lines["model.layers.0.mlp.up_proj.weight"][1:] == "16384 x 4096 32 x 4096 shard, tensor".split()
+    assert lines["model.layers.0.mlp.down_proj.weight"][1:] == "4096 x 16384 64 x 2048 shard, tensor".split()
+    assert lines["model.layers.0.post_attention_layernorm.weight"][1:] == ["4096", "64", "shard"]
     here, alone = map(float, lines["all that stays"][-2:])
     assert alone == pytest.approx(6_871_851_008 * 16 / 2**30, abs=1e-3)
     assert alone / 512 <= here < alone / 512 * 1.01

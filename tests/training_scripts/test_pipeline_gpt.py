@@ -241,15 +241,14 @@ def test_what_a_block_keeps_grows_with_the_microbatch(parts: dict[str, ModuleTyp
     import torch
 
     gpt: Any = importlib.import_module("gpt")
-    model = gpt.GPT(gpt.Shape(layers=1, heads=2, width=16, context=8))
-    model.reset_parameters(seed=1)
-    blocks = list(model.blocks.values())
+    shape = gpt.Shape(layers=1, heads=2, width=16, context=8)
+    blocks = gpt.slices_of(shape)
     one, two = (
         parts["balance"].profile(blocks, torch.zeros(count, 8, dtype=torch.long), gpt.loss_of, repeat=1)
         for count in (1, 2)
     )
     assert [cost.name for cost in one] == ["Embedding", "Layer", "Head"]
-    assert sum(cost.parameters for cost in one) == gpt.parameters_of([model])
+    assert sum(cost.parameters for cost in one) == gpt.parameters_of([gpt.GPT(shape)])
     assert two[1].activation_bytes == 2 * one[1].activation_bytes
     assert all(cost.seconds > 0 for cost in one)
 

@@ -36,6 +36,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "fsdp, selective": {"layout": "fsdp", "recompute": "selective"},
     "fsdp, full": {"layout": "fsdp", "recompute": "full"},
     "fsdp, bf16": {"layout": "fsdp", "precision": "bf16"},
+    "fsdp, context": {"layout": "fsdp", "context_parallel": 2},
     "hsdp": {"layout": "hsdp"},
     "tp": {"layout": "tp"},
     "2d": {"layout": "2d"},

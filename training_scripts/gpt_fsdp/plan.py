@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gpt import Shape, parameters_of
-from layouts import Grid, arrange, grid_of, make_mesh
+from layouts import Grid, arrange, grid_of, make_mesh, shape_of
 
-BYTES = {"fp32": 4, "bf16": 2}
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 def print_plan(config: Any) -> None:
@@ -23,7 +23,7 @@ def print_plan(config: Any) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=config.world)
-    shape = Shape(config.layers, config.heads, config.width, config.context, config.vocabulary)
+    shape = shape_of(config)
     config.compile = False  # nothing will run
     model = arrange(shape, config, grid, make_mesh(grid, torch.device("cpu")))
     print("\n".join([*shapes(model, shape), "", *memory(model, config, grid)]))
@@ -32,10 +32,11 @@ def print_plan(config: Any) -> None:
 
 def shapes(model: Any, shape: Shape) -> list[str]:
     """Return the parameters of the first and the last block, and of one layer, because all layers are alike."""
-    shown = ("0", "1", str(shape.block_count - 1))
+    blocks = model.parameters_by_block()
+    shown = [name for index in (0, 1, shape.block_count - 1) for name in blocks[index]]
     lines = [f"{'parameter':<45} {'whole':>16} {'on a process':>16}   cut along"]
     for name, parameter in model.named_parameters():
-        if name.split(".")[1] in shown:
+        if name in shown:
             local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
             lines.append(f"{name:<45} {_size(parameter.shape):>16} {_size(local.shape):>16}   {_cuts(parameter)}")
     return lines
@@ -46,7 +47,7 @@ def memory(model: Any, config: Any, grid: Grid) -> list[str]:
     kernels."""
     held = sum(_local(parameter) for parameter in model.parameters())
     everything = parameters_of([model])
-    largest = max(sum(_unsharded(p, grid) for p in block.parameters()) for block in model.blocks.values())
+    largest = max(sum(_unsharded(p, grid) for p in named.values()) for named in model.parameters_by_block().values())
     tokens = config.global_batch * config.context // grid.data // config.accumulate
     rows = {
         "parameters, fp32": 4 * held,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from balance import Cost, choose, cut_of, profile, stage_bytes, table
-from gpt import GPT, Shape, flops_per_token, loss_of
+from gpt import Shape, flops_per_token, loss_of, slices_of
 from pipeline import check
 from schedules import chunks_of, most_held, order_of, stages_of
 
@@ -49,9 +49,8 @@ def costs_of(config: Any, shape: Shape) -> list[Cost]:
     torch.set_default_dtype(torch.bfloat16 if is_bf16 and config.shards > 1 else before)
     try:
         with FakeTensorMode(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16 and config.shards == 1):
-            blocks = list(GPT(replace(shape, layers=1)).blocks.values())
             tokens = torch.zeros(windows, shape.context, dtype=torch.long)
-            found = profile(blocks, tokens, loss_of, repeat=1)
+            found = profile(slices_of(shape), tokens, loss_of, repeat=1)
     finally:
         torch.set_default_dtype(before)
     of_head = 6 * shape.width * shape.vocabulary

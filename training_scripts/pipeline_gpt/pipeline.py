@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpt import GPT, Head, loss_of
+from gpt import GPT, loss_of
 from schedules import SCHEDULES, chunks_of, order_of, stages_of
 from torch import Tensor, nn
 
@@ -236,13 +236,13 @@ def make_stage(shape: Any, blocks: range, seed: int, place: Place, precision: st
         module = GPT(shape, blocks)
     if place.tensor > 1:
         cut(module, place.mesh["tensor"])
-        for block in module.blocks.values():
-            if isinstance(block, Head):  # stages hand plain tensors on; the loss puts the parts together
-                block.register_forward_hook(lambda _block, _inputs, logits: logits.to_local().clone())
+        if module.has_head:  # stages hand plain tensors on; the loss puts the parts together
+            module.lm_head.register_forward_hook(lambda _head, _inputs, logits: logits.to_local().clone())
     if place.shards > 1:
         mesh = place.mesh["replica", "shard"] if place.replicas > 1 else place.mesh["shard"]
         shard(module, mesh, SimpleNamespace(precision=precision, reshard=False))
     module.to_empty(device=place.device)
+    module.tie()
     initialise(module, shape, seed)
     if precision == "bf16" and place.shards == 1:  # else FSDP2 casts, and what goes from stage to stage is bf16, too
         module.forward = torch.autocast(place.device.type, torch.bfloat16)(module.forward)  # type: ignore[method-assign]
@@ -276,7 +276,8 @@ class Replicas:
     def __init__(self, modules: dict[int, nn.Module], place: Place, microbatches: int, *, overlaps: bool) -> None:
         self.place = place
         self.is_needed = place.replicas > 1 and place.shards == 1
-        self.blocks = [list(block.parameters()) for module in modules.values() for block in module.blocks.values()]
+        blocks = [named for module in modules.values() for named in module.parameters_by_block().values()]
+        self.blocks = [list(named.values()) for named in blocks]
         self._under_way: dict[int, tuple[Tensor, Any]] = {}
         if self.is_needed and overlaps:
             for number, block in enumerate(self.blocks):

@@ -28,10 +28,9 @@ Stop it with SIGTERM (or lose the spot instance) and run it again, with any numb
 schedule: it continues from its last checkpoint, and the losses are those of a run that was never stopped.
 """
 
-import os
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +44,7 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     from cloudtrain import runtime
 
 from balance import choose, cut_of, profile, table
-from gpt import GPT, Shape, divided, loss_of, read_text, starts_at, windows_at
+from gpt import Shape, divided, loss_of, read_text, slices_of, starts_at, windows_at
 
 # In a checkout layouts.py stands only there (.cloudtraininclude); a copy and a bundle have it here.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "gpt_fsdp"))
@@ -89,6 +88,7 @@ class Config:
     balance: Literal["time", "memory", "blocks"] = "time"  # what the largest stage should have least of
     placement: Literal["cluster", "spread"] = "cluster"  # neighbouring processes are stages, or replicas
 
+    deterministic: bool = True  # equal runs give equal losses; False: the fastest kernels
     tf32: bool = False  # GPUs: fp32 products with three digits, several times as fast
     backend: str = "auto"  # nccl, gloo, or auto for the best that runs here
     engine: Literal["torch", "smp"] = "torch"  # smp: SageMaker's own library, which exists only there
@@ -124,8 +124,7 @@ if config.dry_run:
     print_fit(config)
     sys.exit()
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
-torch.use_deterministic_algorithms(True)
+runtime.use_determinism(config.deterministic)
 if not torch.cuda.is_available():
     torch.set_num_threads(1)  # a process stands for a device, and one thread each keeps them alike
 
@@ -184,10 +183,8 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
 if stage_count > 1:
     costs = [None]
     if group.is_main:
-        small = GPT(replace(shape, layers=1))
-        small.reset_parameters(config.seed)
         microbatch = share_at(0)[0].chunk(config.microbatches)[0]
-        first, layer, last = profile(list(small.to(device).blocks.values()), microbatch, loss_of)
+        first, layer, last = profile([one.to(device) for one in slices_of(shape)], microbatch, loss_of)
         costs = [[first, *[layer] * shape.layers, last]]
     dist.broadcast_object_list(costs, src=0)
     held = most_held(order_of(config.schedule, place.processes, config.microbatches, chunks))
