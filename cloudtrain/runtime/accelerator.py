@@ -41,12 +41,13 @@ def use_tf32(is_used: bool) -> None:
     torch.backends.cudnn.allow_tf32 = is_used
 
 
-def use_determinism(is_used: bool) -> None:
+def use_determinism(is_used: bool, *, warn_only: bool = False) -> None:
     """Let equal runs give equal numbers, at some cost in speed, or allow the fastest kernels. New tensors are not
-    filled, which torch does with it by default: it takes 38 ms for 80 MB."""
+    filled, which torch would do: it takes 38 ms for 80 MB. With `warn_only`, an operation that has no such way warns
+    and runs."""
     import torch
 
     if is_used:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
-    torch.use_deterministic_algorithms(is_used)
+    torch.use_deterministic_algorithms(is_used, warn_only=warn_only)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
