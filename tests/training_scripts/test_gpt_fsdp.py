@@ -207,8 +207,135 @@ def test_a_plan_of_512_processes_shows_what_each_would_hold() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(("layout", "recompute"), [("fsdp", "full"), ("ddp", "none")])
+def test_a_plan_counts_activations(layout: str, recompute: str) -> None:
+    """From a few layers for many: what a step of all layers on fake tensors has, to 2%. Between the steps it is less."""
+    code = f"""
+import sys
+sys.path[:0] = {[str(FOLDER.parents[1]), str(FOLDER.with_name("pipeline_gpt")), str(FOLDER)]!r}
+from types import SimpleNamespace
+import plan, torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+config = SimpleNamespace(
+    layout={layout!r}, recompute={recompute!r}, layers=10, heads=4, width=64, context=128, vocabulary=512, replicas=1,
+    tensor=1, global_batch=16, accumulate=1, precision="fp32", reshard=True, compile=False, family="llama",
+)
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+grid, shape = plan.grid_of(config, 4), plan.shape_of(config)
+mesh = plan.make_mesh(grid, torch.device("cpu"))
+model = plan.arrange(shape, config, grid, mesh)
+print(sum(map(plan._local, model.parameters())) * 16)
+print(plan.tracked(shape, config, grid, mesh))
+print(plan.extrapolated(shape, config, grid, mesh))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr
+    held, exact, from_few = map(float, done.stdout.split())
+    assert from_few == pytest.approx(exact, rel=0.02)
+    tokens = 4 * 128
+    kept = exact - held
+    if recompute == "none":
+        assert kept > 10 * tokens * 64 * 4 * 8  # a layer keeps at least eight times its input
+    else:
+        assert kept < 10 * tokens * 64 * 4 * 8
+
+
+@pytest.mark.torch
 def test_a_plan_that_cannot_be_is_refused(parts: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """The same refusal as on 512 real processes, found at no cost."""
     with pytest.raises(SetupError, match="512 processes make no grid of tensor 3"):
         parts["plan"].print_plan(config(world=512, tensor=3))
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.torch
+def test_a_thread_that_saves_takes_the_same_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new thread has the first GPU, in each process of a machine."""
+    import torch
+
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.delitem(sys.modules, "saving", raising=False)
+    importlib.import_module("saving").use_same_gpu()()
+    sys.modules.pop("saving")
+    assert taken == [3]
+
+
+# Steps
+
+
+def rates(**changes: Any) -> SimpleNamespace:
+    usual = {"steps": 100, "learning_rate": 2.0, "warmup_steps": 10, "rate_schedule": "cosine", "min_rate": 0.1}
+    return SimpleNamespace(**{**usual, "decay_share": 0.2, **changes})
+
+
+@pytest.mark.torch
+def test_the_learning_rate_rises_stays_and_falls(parts: dict[str, Any]) -> None:
+    """Cosine, warm-up-stable-decay, constant; none falls below its least."""
+    rate = parts["optimizing"].learning_rate_at
+    assert rate(0, rates()) == pytest.approx(0.2, rel=1e-2)
+    assert rate(50, rates()) == pytest.approx(2 * 0.55)
+    assert 0.2 <= rate(99, rates()) < 0.201
+    wsd = rates(rate_schedule="wsd")
+    assert [rate(step, wsd) for step in (10, 79)] == [2.0, 2.0]
+    assert rate(90, wsd) == pytest.approx(2 * 0.55)
+    assert [rate(step, rates(rate_schedule="constant", warmup_steps=0)) for step in (0, 99)] == [2.0, 2.0]
+    assert rate(4, rates(warmup_steps=-1)) == pytest.approx(1.0, rel=0.01)  # a tenth of the steps
+
+
+@pytest.mark.torch
+def test_matrices_decay_and_vectors_do_not(parts: dict[str, Any]) -> None:
+    """Norms and biases keep their size."""
+    model = parts["gpt"].GPT(parts["gpt"].Shape(1, 2, 16, 8, family="qwen2"))
+    adam = parts["optimizing"].make_adamw(
+        model.parameters(), SimpleNamespace(weight_decay=0.1, beta1=0.8, beta2=0.99, learning_rate=1.0)
+    )
+    decays = {id(one): group["weight_decay"] for group in adam.param_groups for one in group["params"]}
+    for name, parameter in model.named_parameters():
+        assert decays[id(parameter)] == (0.0 if "norm" in name or name.endswith("bias") else 0.1), name
+    assert adam.defaults["betas"] == (0.8, 0.99)
+    assert adam.defaults["fused"]
+
+
+@pytest.mark.torch
+def test_a_spike_is_left_out_and_divergence_ends_the_run(
+    parts: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ten times the usual norm, or one that is no number; not at the start, where norms are large anyway."""
+    import torch
+
+    guard = parts["optimizing"].Guard("fp32", 10.0)
+    assert all(guard.accepts(step, torch.tensor(1.0 if step else 30.0)) for step in range(60))
+    assert not guard.accepts(60, torch.tensor(50.0))
+    assert not guard.accepts(61, torch.tensor(float("nan")))
+    assert guard.accepts(62, torch.tensor(2.0))
+    again = parts["optimizing"].Guard("fp32", 10.0)
+    again.restore(guard.state())
+    assert (again.left_out, again.usual) == (2, guard.usual)
+    assert "step 60 is left out: the norm of its gradient is 50" in capsys.readouterr().err
+    with pytest.raises(SetupError, match="10 steps in a row were left out, up to step 72") as caught:
+        [guard.accepts(63 + step, torch.tensor(float("inf"))) for step in range(20)]
+    assert caught.value.hint
+    assert parts["optimizing"].Guard("fp32", 0.0).accepts(1, torch.tensor(float("nan")))  # then the report ends the run
+
+
+@pytest.mark.torch
+def test_the_scale_of_fp16_halves_and_grows(parts: dict[str, Any]) -> None:
+    """Infinite gradients halve it and leave the step out; the norm that is limited is that without the scale."""
+    import torch
+
+    guard = parts["optimizing"].Guard("fp16", 0.0)
+    weight = torch.nn.Parameter(torch.ones(4))
+    (weight.sum() * guard.scale).backward()
+    norm = guard.clip([weight], 0.5)
+    assert norm.item() == pytest.approx(2.0)
+    assert weight.grad is not None
+    assert weight.grad.norm().item() == pytest.approx(0.5, rel=1e-4)
+    before = guard.scale
+    assert not guard.accepts(1, torch.tensor(float("inf")))
+    assert guard.scale == before / 2
+    assert all(guard.accepts(step, torch.tensor(1.0)) for step in range(1000))
+    assert guard.scale == before

@@ -305,9 +305,9 @@ def chunks_of(documents: Tensor | None, parts: int) -> Any:
     return [None] * parts if documents is None else documents.chunk(parts)
 
 
-def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any) -> GPT:
+def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any, device: str = "meta") -> GPT:
     """Arrange the model on the meta device, where it takes no memory: cut, recompute, compile, shard, in this order."""
-    with torch.device("meta"):
+    with torch.device(device):
         model = GPT(shape)
     if getattr(config, "float8", False):
         use_float8(model)
