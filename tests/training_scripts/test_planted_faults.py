@@ -146,7 +146,7 @@ def test_the_comparison_of_all_layouts_sees_a_planted_fault(fault: str, tmp_path
 
 
 PIPELINED_FAULTS: dict[str, tuple[Edit, ...]] = {
-    "factor": (("pipeline.py", "/ (microbatches * excess)", "/ (microbatches * excess) * place.tensor"),),
+    "factor": (("pipeline.py", "/ (self.count * self.times)", "/ (self.count * self.times) * place.tensor"),),
     "missing": (
         (
             "layouts.py",

@@ -17,7 +17,7 @@ IN_A_ROW = 10
 WARM, LARGEST_SCALE, GROW_EVERY = 20, 2.0**24, 1000
 
 
-def make_adamw(parameters: Iterable[Tensor], config: Any) -> torch.optim.AdamW:
+def make_adamw(parameters: Iterable[Tensor], config: Any, *, fused: bool = True) -> torch.optim.AdamW:
     """Make AdamW. Matrices decay and vectors (biases, norms) do not. One kernel updates all parameters, and each
     process the parts that it holds."""
     every = list(parameters)
@@ -27,7 +27,7 @@ def make_adamw(parameters: Iterable[Tensor], config: Any) -> torch.optim.AdamW:
     ]
     groups = [group for group in groups if group["params"]]
     betas = (config.beta1, config.beta2)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=fused)
 
 
 def learning_rate_at(step: int, config: Any) -> float:

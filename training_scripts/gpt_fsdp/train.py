@@ -134,7 +134,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "precision": "bf16", "compile": True, "deterministic": False,
     },
     "7b": {
-        "layers": 32, "heads": 32, "width": 4096, "context": 4096, "vocabulary": 50304,
+        "family": "llama", "layers": 32, "heads": 32, "width": 4096, "context": 4096, "vocabulary": 50304,
         "global_batch": 512, "learning_rate": 3e-4, "precision": "bf16", "recompute": "selective", "compile": True,
         "deterministic": False,
     },

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from balance import Cost, choose, cut_of, profile, stage_bytes, table
 from gpt import Shape, flops_per_token, loss_of, slices_of
+from layouts import ease, shape_of
 from pipeline import check
 from schedules import chunks_of, most_held, order_of, stages_of
 
@@ -21,7 +22,8 @@ FLOPS = 0.4 * 989e12
 def print_fit(config: Any) -> None:
     """Print the stages of one pipeline, and the memory of the process that holds most."""
     check(config, config.world)
-    shape = Shape(config.layers, config.heads, config.width, config.context)
+    config.compile = False  # nothing will run
+    shape = shape_of(config)
     processes = config.world // (config.replicas * config.shards * config.tensor)
     chunks = chunks_of(config.schedule, config.chunks) if processes > 1 else 1
     costs, cut = costs_of(config, shape), cut_of(config)
@@ -50,7 +52,10 @@ def costs_of(config: Any, shape: Shape) -> list[Cost]:
     try:
         with FakeTensorMode(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16 and config.shards == 1):
             tokens = torch.zeros(windows, shape.context, dtype=torch.long)
-            found = profile(slices_of(shape), tokens, loss_of, repeat=1)
+            blocks = slices_of(shape)
+            if config.recompute == "full":  # what selective recomputation keeps, autograd does not show: count all
+                ease(blocks[1], config)
+            found = profile(blocks, tokens, loss_of, repeat=1)
     finally:
         torch.set_default_dtype(before)
     of_head = 6 * shape.width * shape.vocabulary
