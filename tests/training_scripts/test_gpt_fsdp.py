@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -218,7 +219,7 @@ import plan, torch, torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 config = SimpleNamespace(
     layout={layout!r}, recompute={recompute!r}, layers=10, heads=4, width=64, context=128, vocabulary=512, replicas=1,
-    tensor=1, global_batch=16, accumulate=1, precision="fp32", reshard=True, compile=False, family="llama",
+    tensor=1, global_batch=16, accumulate=1, logits_at_once=0, precision="fp32", reshard=True, compile=False, family="llama",
 )
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
 grid, shape = plan.grid_of(config, 4), plan.shape_of(config)
@@ -339,3 +340,88 @@ def test_the_scale_of_fp16_halves_and_grows(parts: dict[str, Any]) -> None:
     assert guard.scale == before / 2
     assert all(guard.accepts(step, torch.tensor(1.0)) for step in range(1000))
     assert guard.scale == before
+
+
+# Folders of transformers
+
+
+@pytest.fixture
+def saved(parts: dict[str, Any], tmp_path: Path) -> Path:
+    """A small tied Qwen3, as transformers would save it."""
+    model = parts["gpt"].GPT(parts["gpt"].Shape(2, 4, 32, 16, 300, "qwen3", kv_heads=2, head_width=16, tied=True))
+    model.reset_parameters(3)
+    parts["huggingface"].export(model, tmp_path / "hf")
+    return tmp_path / "hf"
+
+
+@pytest.mark.torch
+def test_a_folder_has_the_shape_and_the_weights(parts: dict[str, Any], saved: Path) -> None:
+    """Written and read: no number changes, bf16 included, in one file or several; tied weights stand there once."""
+    import torch
+
+    folder, gpt = parts["huggingface"], parts["gpt"]
+    shape = gpt.Shape(context=16, **folder.shape_in(saved))
+    assert (shape.family, shape.head_width, shape.tied, shape.feed_width) == ("qwen3", 16, True, 256)
+    again = gpt.GPT(shape)
+    folder.read_weights(again, saved)
+    source = gpt.GPT(shape)
+    source.reset_parameters(3)
+    for name, weights in source.named_parameters():
+        assert torch.equal(dict(again.named_parameters())[name], weights), name
+    assert "lm_head.weight" not in folder.stored_in(saved)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder, "FILE_BYTES", 50_000)
+        folder.export(source, saved, start=saved)
+    index = json.loads((saved / "model.safetensors.index.json").read_text())["weight_map"]
+    assert len(set(index.values())) > 2
+    assert set(index.values()) == {path.name for path in saved.glob("*.safetensors")}
+    folder.read_weights(gpt.GPT(shape), saved)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "`rope_scaling` 'llama3'"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "`rope_parameters` 'yarn'"),
+        ({"model_type": "gemma3"}, "`model_type` 'gemma3'"),
+        ({"use_sliding_window": True}, "`use_sliding_window`"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "`use_sliding_window`"),
+        ({"attention_bias": True}, "`attention_bias` True"),
+        ({"hidden_act": "gelu"}, "`hidden_act` 'gelu'"),
+        ({"quantization_config": {"bits": 4}}, "`quantization_config`"),
+        ({"intermediate_size": 128}, r"`model.layers.0.mlp.gate_proj.weight` has the shape \(256, 32\) instead of"),
+        ({"num_hidden_layers": 1}, "has `model.layers.1.input_layernorm.weight`, which is no part"),
+        ({"num_hidden_layers": 3}, "lacks `model.layers.2.input_layernorm.weight`"),
+        ({"model_type": "llama"}, "has `model.layers.0.self_attn.q_norm.weight`, which is no part"),
+    ],
+)
+def test_a_model_that_would_be_another_one_is_refused_by_name(
+    parts: dict[str, Any], saved: Path, changes: dict[str, Any], message: str
+) -> None:
+    """It would train without an error otherwise."""
+    path = saved / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    folder, gpt = parts["huggingface"], parts["gpt"]
+    with pytest.raises(SetupError, match=message) as caught:
+        folder.read_weights(gpt.GPT(gpt.Shape(context=16, **folder.shape_in(saved))), saved)
+    assert caught.value.hint
+
+
+@pytest.mark.torch
+def test_a_folder_contradicts_no_option(saved: Path, tmp_path: Path) -> None:
+    """A shape that was asked for and is not there, a model that transformers cannot open, a torn file."""
+    weights = next(saved.glob("*.safetensors"))
+    for options, message in (
+        (["--init_from", str(saved), "--layers", "3"], "`--layers 3` is not the shape in"),
+        (["--export", "hf"], "so it cannot open this one"),
+        (["--init_from", str(tmp_path)], "config.json` cannot be read"),
+        (["--init_from", str(saved), "--steps", "0"], "is not a whole file of safetensors"),
+    ):
+        weights.write_bytes(weights.read_bytes()[:3000])
+        command = [sys.executable, str(FOLDER / "train.py"), *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False, cwd=tmp_path)
+        assert done.returncode == 1
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "\nhint: " in done.stderr

@@ -35,6 +35,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "fsdp, 2 parts": {"layout": "fsdp", "accumulate": 2},
     "fsdp, selective": {"layout": "fsdp", "recompute": "selective"},
     "fsdp, full": {"layout": "fsdp", "recompute": "full"},
+    "fsdp, logits": {"layout": "fsdp", "logits_at_once": 64},
     "fsdp, bf16": {"layout": "fsdp", "precision": "bf16"},
     "fsdp, context": {"layout": "fsdp", "context_parallel": 2},
     "hsdp": {"layout": "hsdp"},

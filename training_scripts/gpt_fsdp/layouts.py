@@ -198,7 +198,7 @@ class Spread:
         shares = zip(inputs.chunk(parts), following.chunk(parts), chunks_of(documents, parts), strict=True)
         for number, (part, target, those) in enumerate(shares, start=1):
             with self._exchanging(number == parts), self._logits_in_parts():
-                loss = self._loss(part, target, those) / count
+                loss = self._loss(part, target, those, self.config.logits_at_once) / count
                 (loss * (scale / self._excess)).backward()
             total += whole(loss.detach())
         self._add_up()

@@ -111,9 +111,11 @@ def tracked(shape: Shape, config: Any, grid: Grid, mesh: Any) -> float:
         with tracker:
             for step in range(2):  # the first one makes the optimizer's state
                 with torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None and not is_sharded):
-                    logits = model(tokens)
-                (loss_sum(logits, tokens) / tokens.numel()).backward()
-                del logits
+                    parts = {"following": tokens, "at_once": config.logits_at_once} if config.logits_at_once else {}
+                    found = model(tokens, **parts)
+                loss = found if parts else loss_sum(found, tokens)
+                (loss / tokens.numel()).backward()
+                del found, loss
                 optimizer.step()
                 optimizer.zero_grad()
                 if step == 0:

@@ -102,6 +102,7 @@ class Config:
     reshard: bool = True  # give gathered parameters back after the forward (ZeRO 3), or keep them (ZeRO 2)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # to compute with; weights and gradients' sums stay fp32
     recompute: Literal["none", "selective", "full"] = "none"  # activations computed again instead of kept
+    logits_at_once: int = 0  # tokens whose logits a step holds, computed twice; 0: all, once. For large vocabularies
     compile: bool = False  # torch.compile for each block and the loss
     tf32: bool = False  # GPUs: fp32 products with three digits, several times as fast
     float8: bool = False  # matrix products in float8: Hopper and newer, with torchao and `--compile`
@@ -144,9 +145,8 @@ AT_LEAST = {
     "layers": 1, "heads": 1, "width": 1, "context": 1, "vocabulary": 256, "steps": 0, "global_batch": 1,
     "accumulate": 1, "kv_heads": 0, "head_width": 0, "feed_width": 0, "rope_theta": 1, "norm_eps": 0,
     "warmup_steps": -1, "decay_share": 0, "min_rate": 0, "weight_decay": 0, "beta1": 0, "beta2": 0, "skip_spikes": 0,
-    "context_parallel": 1, "evaluate_every": 0, "evaluate_windows": 1, "replicas": 1, "tensor": 1, "keep": 1,
-    "checkpoint_every": 0, "report_every": 1,
-    "step_delay": 0, "world": 1,
+    "context_parallel": 1, "logits_at_once": 0, "evaluate_every": 0, "evaluate_windows": 1, "replicas": 1,
+    "tensor": 1, "keep": 1, "checkpoint_every": 0, "report_every": 1, "step_delay": 0, "world": 1,
 }  # fmt: skip
 
 config = runtime.arguments(Config, at_least=AT_LEAST)

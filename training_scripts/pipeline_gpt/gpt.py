@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from cloudtrain.runtime import SetupError
 
@@ -279,7 +280,8 @@ class GPT(nn.Module):
         following: Tensor | None = None, at_once: int = 0,
     ) -> Tensor:  # fmt: skip
         """Return the logits, or with `following` the sum of the losses, whose logits are computed and dropped again for
-        about `at_once` tokens at a time. A module without the head returns (batch, length, width)."""
+        about `at_once` tokens at a time (in training, a second time for the backward). A module without the head
+        returns (batch, length, width)."""
         length = x.shape[1] * (1 if self.has_embedding else self.tensor)
         seen = seen_by(self.shape, length, x.device, documents, positions, gather)
         if self.has_embedding:
@@ -294,9 +296,15 @@ class GPT(nn.Module):
         x = self.model.norm(x)
         if following is None:
             return self.lm_head(x)
-        return torch.stack(
-            [loss_sum(self.lm_head(part), next_) for part, next_ in self._parts(x, following, at_once)]
-        ).sum()
+
+        def loss(part: Tensor, expected: Tensor) -> Tensor:
+            return loss_sum(self.lm_head(part), expected)
+
+        parts = self._parts(x, following, at_once)
+        if not torch.is_grad_enabled():
+            return torch.stack([loss(*pair) for pair in parts]).sum()
+        losses = [checkpoint(loss, *pair, use_reentrant=False, preserve_rng_state=False) for pair in parts]
+        return torch.stack(losses).sum()
 
     def _parts(self, x: Tensor, following: Tensor, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Cut positions into parts of about `at_once` tokens. Each process along `tensor` cuts its own positions, and
