@@ -350,7 +350,7 @@ def saved(parts: dict[str, Any], tmp_path: Path) -> Path:
     """A small tied Qwen3, as transformers would save it."""
     model = parts["gpt"].GPT(parts["gpt"].Shape(2, 4, 32, 16, 300, "qwen3", kv_heads=2, head_width=16, tied=True))
     model.reset_parameters(3)
-    parts["huggingface"].export(model, tmp_path / "hf")
+    parts["huggingface"].export(dict(model.named_parameters()), model.shape, tmp_path / "hf")
     return tmp_path / "hf"
 
 
@@ -371,7 +371,7 @@ def test_a_folder_has_the_shape_and_the_weights(parts: dict[str, Any], saved: Pa
     assert "lm_head.weight" not in folder.stored_in(saved)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(folder, "FILE_BYTES", 50_000)
-        folder.export(source, saved, start=saved)
+        folder.export(dict(source.named_parameters()), shape, saved, start=saved)
     index = json.loads((saved / "model.safetensors.index.json").read_text())["weight_map"]
     assert len(set(index.values())) > 2
     assert set(index.values()) == {path.name for path in saved.glob("*.safetensors")}

@@ -107,6 +107,18 @@ def test_transformers_opens_what_was_trained(trained: dict[str, tuple[Run, Path]
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 500_000.0
 
 
+def test_pipeline_stages_begin_with_a_folder_and_write_one(
+    script: Path, made: Path, trained: dict[str, tuple[Run, Path]], tmp_path: Path
+) -> None:
+    """pipeline_gpt, two stages of two shards: the losses of gpt_fsdp, and a model that transformers opens."""
+    staged = check_out("pipeline_gpt", tmp_path / "checkout")
+    options = ["--steps", "10", "--microbatches", "2", "--shards", "2"]
+    found = train(staged, tmp_path / "run", made / "llama", made / "text", 4, *options)
+    assert found.losses == pytest.approx(trained["llama"][0].losses, abs=FIVE_DIGITS)
+    (difference,) = checked("logits", tmp_path / "run" / "model" / "hf").values()
+    assert difference["difference"] <= 1e-5 * max(1.0, difference["range"])
+
+
 @pytest.mark.parametrize(
     ("name", "count", "options"),
     [("tied", 2, ["--layout", "fsdp"]), ("llama", 2, ["--layout", "tp"]), ("qwen3", 4, ["--layout", "2d"])],

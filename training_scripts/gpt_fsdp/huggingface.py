@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from gpt import GPT, Shape
 from layouts import fill, whole
 from torch import Tensor
 
-from cloudtrain.runtime import SetupError, notice
-from cloudtrain.runtime.process_group import any_rank
+from cloudtrain.runtime import SetupError, input_dir, notice
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
@@ -99,6 +97,32 @@ def shape_in(folder: Path) -> dict[str, Any]:
     }
 
 
+def start_of(config: Any, usual: Any) -> Path | None:
+    """Return the folder from which training begins, `--init_from` or the job's input `base`, and give the options its
+    shape; None if there is none. `usual` has the options that nobody gave.
+
+    Raises:
+        SetupError: an option contradicts the folder, or the export cannot be opened.
+    """
+    try:
+        start = Path(config.init_from) if config.init_from else input_dir("base")
+    except SetupError:
+        start = None
+    for option, value in (shape_in(start) if start else {}).items():
+        given = getattr(config, option)
+        if given not in (value, getattr(usual, option)):
+            raise SetupError(
+                f"`--{option} {given}` is not the shape in `{start}`, which has {value}", hint=f"leave `--{option}` out"
+            )
+        setattr(config, option, value)
+    if config.export and config.family == "gpt2":
+        raise SetupError(
+            "transformers' GPT-2 has biases and other names, so it cannot open this one",
+            hint="add `--family llama`, or leave `--export` out",
+        )
+    return start
+
+
 def config_of(shape: Shape, start: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return `config.json` of a model. What `start`, the model from which training began, says beside its shape stays:
     tokens of begin and end. transformers 5 reads `rope_parameters`, transformers 4 `rope_theta`."""
@@ -151,7 +175,7 @@ def _tensor(mapped: mmap.mmap, start: int, entry: dict[str, Any]) -> Tensor:
 
 
 def read_weights(model: GPT, folder: Path) -> None:
-    """Fill this process's parts of the parameters.
+    """Fill this process's parts of the parameters, of the whole model or of some of its blocks.
 
     Raises:
         SetupError: a tensor is missing, has another shape, or is not a part of the model.
@@ -160,7 +184,9 @@ def read_weights(model: GPT, folder: Path) -> None:
     if model.shape.tied:
         stored.pop(HEAD, None)
     ignored = ("rotary_emb.inv_freq",)  # computed; old files have it
-    extra = [name for name in stored if name not in named and not name.endswith(ignored)]
+    with torch.device("meta"):
+        whole_model = dict(GPT(model.shape).named_parameters())
+    extra = [name for name in stored if name not in whole_model and not name.endswith(ignored)]
     missing = [name for name in named if name not in stored]
     if missing or extra:
         what = f"lacks `{missing[0]}`" if missing else f"has `{extra[0]}`, which is no part of the model"
@@ -172,11 +198,18 @@ def read_weights(model: GPT, folder: Path) -> None:
         fill(parameter, stored[name])
 
 
-def export(model: GPT, folder: Path, start: Path | None = None, tokenizer: Path | None = None) -> None:
-    """Write the model as `from_pretrained` opens it. All processes call it; rank 0 writes. Files of the tokenizer come
-    from `tokenizer`, else from `start`, the folder from which training began."""
-    is_main = not dist.is_initialized() or dist.get_rank() == 0
-    named = dict(model.named_parameters())
+def export(
+    named: dict[str, Any],
+    shape: Shape,
+    folder: Path,
+    start: Path | None = None,
+    tokenizer: Path | None = None,
+    *,
+    is_main: bool = True,
+) -> None:
+    """Write a model's parameters as `from_pretrained` opens them. Where they are spread, all processes call it, and the
+    main one writes. Files of the tokenizer come from `tokenizer`, else from `start`, the folder from which training
+    began."""
     files = _divided(named)
     index: dict[str, str] = {}
     if is_main:
@@ -193,10 +226,8 @@ def export(model: GPT, folder: Path, start: Path | None = None, tokenizer: Path 
             listed = {"metadata": {"total_size": size}, "weight_map": index}
             (folder / "model.safetensors.index.json").write_text(json.dumps(listed, indent=2))
         known = read_config(start) if start else None
-        (folder / "config.json").write_text(json.dumps(config_of(model.shape, known), indent=2) + "\n")
+        (folder / "config.json").write_text(json.dumps(config_of(shape, known), indent=2) + "\n")
         copy_tokenizer([tokenizer, start], folder)
-    if dist.is_initialized():
-        any_rank(False)
 
 
 def copy_tokenizer(sources: list[Path | None], folder: Path) -> None:

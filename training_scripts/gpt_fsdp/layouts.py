@@ -29,7 +29,7 @@ from gpt import FAMILIES, GPT, NOT_LEARNED, Shape, loss_sum
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from cloudtrain.runtime import SetupError, has_float8
+from cloudtrain.runtime import SetupError, has_bf16, has_float8
 
 AXES = ("replicate", "shard", "tensor")
 
@@ -142,6 +142,8 @@ def check_hardware(config: Any, device: torch.device) -> None:
             f"`--float8` needs a GPU with float8 (H100, L40S, B200, MI300), and this is {name_of(device)}",
             hint="leave it out; `--precision bf16` runs here" if device.type == "cuda" else "leave it out",
         )
+    if config.precision == "bf16" and device.type == "cuda" and not has_bf16():
+        raise SetupError(f"{name_of(device)} has no bf16, and would imitate it slowly", hint="use `--precision fp16`")
     if config.async_tensor and (device.type != "cuda" or torch.cuda.device_count() < 2):
         raise SetupError(
             f"`--async_tensor` needs GPUs that reach each other's memory (NVLink), and this is {name_of(device)}",

@@ -58,7 +58,7 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
 sys.path.append(str(Path(__file__).resolve().parent.parent / "pipeline_gpt"))
 from data import Batch, Feed, moved, read_corpus
 from gpt import divided, read_text, starts_at, windows_at
-from huggingface import export, read_weights, shape_in
+from huggingface import export, read_weights, start_of
 from layouts import Grid, Spread, check_hardware, grid_of, whole
 from optimizing import Guard, learning_rate_at, make_adamw
 
@@ -154,29 +154,7 @@ if config.preset:
     config = runtime.arguments(replace(Config(), **PRESETS[config.preset]), at_least=AT_LEAST)
 
 
-def model_to_start_from() -> Path | None:
-    """Return `--init_from`, else the job's input `base`, else None."""
-    try:
-        return Path(config.init_from) if config.init_from else runtime.input_dir("base")
-    except runtime.SetupError:
-        return None
-
-
-start = model_to_start_from()
-if start:
-    usual = replace(Config(), **PRESETS[config.preset])
-    for option, value in shape_in(start).items():
-        if getattr(config, option) not in (value, getattr(usual, option)):
-            raise runtime.SetupError(
-                f"`--{option} {getattr(config, option)}` is not the shape in `{start}`, which has {value}",
-                hint=f"leave `--{option}` out",
-            )
-        setattr(config, option, value)
-if config.export and config.family == "gpt2":
-    raise runtime.SetupError(
-        "transformers' GPT-2 has biases and other names, so it cannot open this one",
-        hint="add `--family llama`, or leave `--export` out",
-    )
+start = start_of(config, replace(Config(), **PRESETS[config.preset]))
 if config.dry_run:
     from plan import print_plan
 
@@ -208,6 +186,7 @@ if place == nothing:
         )
 else:
     corpus, held_out = read_corpus(place, config.context, config.vocabulary, config.mixture)
+of_text = [0 if place == nothing else corpus.tokens, config.mixture, config.context, config.seed]
 first_position = 0  # windows of the user's text that were seen before `first_step`
 first_step = 0
 
@@ -302,6 +281,8 @@ first_step = saving.load()
 if first_step:
     runtime.notice(f"resumed from step {first_step}")
     first_position = saving.progress["windows"]
+    if saving.progress.get("text", of_text) != of_text:
+        runtime.notice("the text, `--mixture`, `--context` or `--seed` has changed: its windows are others now")
     guard.restore(saving.progress.get("guard", {}))
 
 
@@ -330,7 +311,7 @@ for step in range(first_step, config.steps):
         runtime.report(step=done, held_out_loss=held_out_loss(spread))
         meter.restart()
     windows = first_position + (done - first_step) * config.global_batch
-    saving.progress = {"windows": windows, "guard": guard.state()}
+    saving.progress = {"windows": windows, "guard": guard.state(), "text": of_text}
     saving.poll()
     if config.checkpoint_every and (done % config.checkpoint_every == 0 or done == config.steps):
         save(done)
@@ -348,7 +329,8 @@ seconds, speed = time.perf_counter() - started, meter.summary()
 test_loss = held_out_loss(spread)
 runtime.report(step=config.steps, test_loss=test_loss)
 if config.export:
-    export(spread.model, runtime.model_dir() / config.export, start, place if place.is_dir() else None)
+    folder, tokenizer = runtime.model_dir() / config.export, place if place.is_dir() else None
+    export(dict(spread.model.named_parameters()), spread.shape, folder, start, tokenizer, is_main=group.is_main)
 else:
     weights = saving.weights()
     if group.is_main:

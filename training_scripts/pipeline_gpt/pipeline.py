@@ -72,6 +72,10 @@ def check(config: Any, world_size: int) -> None:
         )
         raise SetupError(f"{world_size} processes cannot hold {what}", hint="start a multiple of their product")
     shape = shape_of(config)
+    if shape.tied and processes > 1:
+        raise SetupError(
+            "the embedding and the head are in different stages, and `tied` weights are one", hint="use one stage"
+        )
     for name in ("heads", "kv_heads", "context", "vocabulary", "feed_width"):
         if getattr(shape, name) % config.tensor:
             raise SetupError(

@@ -75,8 +75,13 @@ class Config:
     context: int = 128  # tokens that the model sees at once
     vocabulary: int = 256  # at least the 256 bytes, where no tokenizer was used
     kv_heads: int = 0  # of keys and values, each for several heads of queries; 0: as many as `heads`
+    head_width: int = 0  # 0: `width` / `heads`
     feed_width: int = 0  # 0: four times `width` for gpt2, 8/3 of it for the others
     rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    tied: bool = False  # the head has the embedding's weights; for one stage
+    init_from: str = ""  # a folder of transformers: its shape and weights; else the input `base`, if the job has it
+    export: str = ""  # a folder in the model directory for the model as transformers opens it; instead of model.pt
     steps: int = 60
     global_batch: int = 16  # windows of text per optimizer step, over all replicas
     microbatches: int = 8  # parts into which each replica cuts its share of the batch
@@ -122,8 +127,9 @@ class Config:
 
 
 AT_LEAST = {
-    "layers": 1, "heads": 1, "width": 1, "context": 1, "vocabulary": 256, "kv_heads": 0, "feed_width": 0,
-    "rope_theta": 1, "warmup_steps": -1, "decay_share": 0, "min_rate": 0, "weight_decay": 0, "beta1": 0, "beta2": 0,
+    "layers": 1, "heads": 1, "width": 1, "context": 1, "vocabulary": 256, "kv_heads": 0, "head_width": 0,
+    "feed_width": 0, "rope_theta": 1, "norm_eps": 0,
+    "warmup_steps": -1, "decay_share": 0, "min_rate": 0, "weight_decay": 0, "beta1": 0, "beta2": 0,
     "steps": 0, "global_batch": 1, "microbatches": 1,
     "replicas": 1, "shards": 1, "tensor": 1, "chunks": 1, "report_every": 1, "checkpoint_every": 1, "step_delay": 0,
     "repeat": 1, "sleep": 0, "world": 1,
@@ -136,6 +142,9 @@ if config.engine == "smp":
     train_with_smp(config)
     sys.exit()
 
+from huggingface import export, read_weights, start_of  # noqa: E402 - needs a newer PyTorch than smp has
+
+start = start_of(config, Config())
 if config.dry_run:
     from fit import print_fit
 
@@ -246,6 +255,9 @@ else:
     modules = make_stages(shape, blocks, "simple", 1, config.seed, place, config.precision, config)
     pipeline = Alone(modules[0], config.microbatches, place)
 
+if start:
+    for module in modules.values():
+        read_weights(module, start)
 named = {name: parameter for module in modules.values() for name, parameter in module.named_parameters()}
 parameters = list(named.values())
 optimizer = make_adamw(parameters, config)
@@ -324,7 +336,9 @@ for step in range(first_step, config.steps):
 
 seconds = time.perf_counter() - started
 weights = gather(shape, named, place)
-if group.is_main:
+if group.is_main and config.export:
+    export(weights, shape, runtime.model_dir() / config.export, start, text)
+elif group.is_main:
     torch.save(weights, runtime.model_dir() / "model.pt")
 
 # The test, through the same pipeline: a step whose gradients nobody uses.
