@@ -28,7 +28,7 @@ TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16
 
 TOKENIZER = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
-    "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
+    "vocab.json", "merges.txt", "chat_template.jinja",
 )  # fmt: skip
 
 FILE_BYTES = 5 * 10**9
@@ -228,6 +228,8 @@ def export(
         known = read_config(start) if start else None
         (folder / "config.json").write_text(json.dumps(config_of(shape, known), indent=2) + "\n")
         copy_tokenizer([tokenizer, start], folder)
+        if start and (start / "generation_config.json").is_file():
+            shutil.copyfile(start / "generation_config.json", folder / "generation_config.json")
 
 
 def copy_tokenizer(sources: list[Path | None], folder: Path) -> None:
