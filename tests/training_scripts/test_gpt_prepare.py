@@ -112,6 +112,7 @@ def test_a_row_without_text_is_named(tmp_path: Path) -> None:
     assert prepared(tmp_path, "--column", "content").exit_code == 0
     (tmp_path / "data" / "raw" / "rows.jsonl").write_text("{'a': 1}\n")
     assert "is not JSON" in prepared(tmp_path).errors
+    assert "there is no folder `gtp2`, and no input `tokenizer`" in prepared(tmp_path, "--tokenizer", "gtp2").errors
 
 
 def has(*modules: str) -> bool:

@@ -237,10 +237,12 @@ class Spread:
     def evaluate(self, inputs: Tensor, following: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return a loss whose mean over all processes is that of all tokens. Logits exist for some tokens at a time:
         those of a whole batch are often larger than all else. It is not compiled, because compiling takes longer than
-        a single evaluation."""
+        a single evaluation; but `flex_attention`, which masks documents on GPUs, needs the compiler."""
         inputs, following, documents = self._mine(inputs, following, documents)
         count, parts = self._mean_count(following), self.config.accumulate
-        with self._logits_in_parts(), torch.compiler.set_stance("force_eager"):
+        needs_compiler = self.device.type == "cuda" and (documents is not None or self.grid.context > 1)
+        eager = contextlib.nullcontext() if needs_compiler else torch.compiler.set_stance("force_eager")
+        with self._logits_in_parts(), eager:
             shares = list(zip(inputs.chunk(parts), following.chunk(parts), chunks_of(documents, parts), strict=False))
             return torch.stack([whole(self._loss(*share, at_once=LOGITS_AT_ONCE)) for share in shares]).sum() / count
 

@@ -84,7 +84,15 @@ def tokenizer_of(name: str) -> Tokenizer:
             lambda texts: [[*ids, gpt2.eot_token] for ids in gpt2.encode_ordinary_batch(texts)], np.uint16, name
         )
     given = Path(name)
-    folder = given.parent if given.is_file() else given if given.is_dir() else runtime.input_dir("tokenizer")
+    if given.exists():
+        return read_tokenizer(given.parent if given.is_file() else given)
+    try:
+        folder = runtime.input_dir("tokenizer")
+    except runtime.SetupError:
+        raise runtime.SetupError(
+            f"there is no folder `{name}`, and no input `tokenizer`",
+            hint="give `bytes`, `gpt2`, or a folder with a tokenizer.json",
+        ) from None
     return read_tokenizer(folder)
 
 

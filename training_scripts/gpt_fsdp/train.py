@@ -77,7 +77,7 @@ class Config:
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     tied: bool = False  # the head has the embedding's weights
-    init_from: str = ""  # a folder of transformers: its shape and weights; else the input `base`, if the job has it
+    init_from: str = ""  # a folder of transformers: its shape and weights; else the input `base`, or data/base
     export: str = ""  # a folder in the model directory for the model as transformers opens it; instead of model.pt
     steps: int = 60
     global_batch: int = 16  # windows of text per optimizer step, over all processes
