@@ -313,3 +313,25 @@ def test_packed_documents_are_the_same_in_every_layout(script: Path, text: Path,
         found = trained(script, tmp_path / str(number), rows, forks(2), *llama, *options)
         assert_same_losses(found, whole)
         assert found.last("test_loss") == pytest.approx(whole.last("test_loss"), abs=5e-6)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("has_documents", [True, False])
+def test_the_mask_of_blocks_for_gpus_says_the_same(data: Any, has_documents: bool) -> None:
+    """`flex_attention` with it, whose forward a CPU can run, against a mask: documents, and positions of two processes
+    that share a window."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    gpt: Any = importlib.import_module("gpt")
+    everywhere = torch.arange(160).view(4, 40)[[0, 3, 1, 2]].flatten()  # one from the front and one from the back
+    here = everywhere[:80]
+    documents = (torch.arange(160) // 37).repeat(2, 1)[:, everywhere] if has_documents else None
+    of_queries = documents[:, :80] if documents is not None else None
+    queries = torch.randn(2, 4, 80, 16, generator=torch.Generator().manual_seed(0))
+    keys, values = torch.randn(2, 2, 2, 160, 16, generator=torch.Generator().manual_seed(1))
+    expected = gpt.attend(queries, keys, values, gpt.mask_of(here, everywhere, of_queries, documents))
+    blocks = gpt.blocks_of(here, everywhere, of_queries, documents)
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(gpt, "compiled_flex", lambda: flex_attention)
+        found = gpt.attend(queries, keys, values, blocks)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

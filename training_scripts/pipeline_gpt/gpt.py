@@ -106,23 +106,26 @@ def mask_of(here: Tensor, everywhere: Tensor, documents: Tensor | None, of_keys:
     if documents is None and here is everywhere:
         return None
     if here.is_cuda:
-        from torch.nn.attention.flex_attention import create_block_mask
-
-        def sees(row: Any, _head: Any, query: Any, key: Any) -> Any:
-            before = everywhere[key] <= here[query]
-            return (
-                before
-                if documents is None or of_keys is None
-                else before & (documents[row, query] == of_keys[row, key])
-            )
-
-        rows = None if documents is None else len(documents)
-        return create_block_mask(sees, rows, None, len(here), len(everywhere), device=str(here.device))
+        return blocks_of(here, everywhere, documents, of_keys)
     before = everywhere[None, :] <= here[:, None]
     if documents is None or of_keys is None:
         return before
     same = documents[:, :, None] == of_keys[:, None, :]
     return (same & before)[:, None]
+
+
+def blocks_of(here: Tensor, everywhere: Tensor, documents: Tensor | None, of_keys: Tensor | None) -> Any:
+    """Return the same as a mask of blocks."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def sees(row: Any, _head: Any, query: Any, key: Any) -> Any:
+        before = everywhere[key] <= here[query]
+        if documents is None or of_keys is None:
+            return before
+        return before & (documents[row, query] == of_keys[row, key])
+
+    rows = None if documents is None else len(documents)
+    return create_block_mask(sees, rows, None, len(here), len(everywhere), device=str(here.device))
 
 
 @cache
