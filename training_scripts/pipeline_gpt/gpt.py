@@ -143,7 +143,10 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Any) -> Tensor:
         return functional.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, is_causal=mask is None, **grouped
         )
-    seen: Tensor = compiled_flex()(queries, keys, values, block_mask=mask, **grouped)
+    from torch.nn.attention.flex_attention import flex_attention
+
+    flex = flex_attention if torch.compiler.is_compiling() else compiled_flex()
+    seen: Tensor = flex(queries, keys, values, block_mask=mask, **grouped)
     return seen
 
 
