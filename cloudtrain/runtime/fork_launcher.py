@@ -135,12 +135,15 @@ class ForkLauncher:
         if not pid:
             _become(environment, folder, options.program)
         self._alive[pid] = rank
-        write_file(folder / RANK_FILE, json.dumps({"pid": pid, "environment": environment}).encode())
+        if folder is not None:
+            write_file(folder / RANK_FILE, json.dumps({"pid": pid, "environment": environment}).encode())
         if self._is_stopping:
             os.kill(pid, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
-    def _folder(self, environment: Mapping[str, str], attempt: int) -> Path:
+    def _folder(self, environment: Mapping[str, str], attempt: int) -> Path | None:
+        if self._options.log_dir is None:
+            return None
         instance = Path(self._options.log_dir, f"instance_{environment['GROUP_RANK']}")
         folder = instance / "fork" / f"attempt_{attempt}" / environment["LOCAL_RANK"]
         folder.mkdir(parents=True, exist_ok=True)
@@ -168,15 +171,16 @@ def _fork() -> int:
         return os.fork()
 
 
-def _become(environment: Mapping[str, str], folder: Path, program: Sequence[str]) -> NoReturn:
+def _become(environment: Mapping[str, str], folder: Path | None, program: Sequence[str]) -> NoReturn:
     exit_code = 1
     try:
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.environ.update(environment)
-        for descriptor, name in ((1, "stdout.log"), (2, "stderr.log")):
-            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600), descriptor)
+        if folder is not None:
+            for descriptor, name in ((1, "stdout.log"), (2, "stderr.log")):
+                os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600), descriptor)
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
         master_store = hold_master_store() if "torch" in sys.modules else None  # noqa: F841 - it serves until the rank ends
@@ -254,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--master-port", type=int, default=29500)
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--grace-period", type=float, default=30.0)
-    parser.add_argument("--log-dir", required=True)
+    parser.add_argument("--log-dir")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
     if not options.program:
