@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.code.bundled import script_names, script_path
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.targets.sagemaker.catalogue.images import end_of_patches, facts, numbers, versions
+from cloudtrain.targets.sagemaker.catalogue.images import end_of_patches, facts, numbers, resolve_image, versions
 from cloudtrain.targets.sagemaker.rules import distribution
 from tests.rules.following import followed
 from tests.rules.sagemaker_rule_cases import DLC, SMDDP, Case, hugging_face, image, job, on, overrides, pytorch
@@ -75,7 +76,7 @@ TOLD: dict[str, tuple[Case, str, str]] = {
     ),
     "a library that no patched image has": (
         job(resources=on("ml.p4d.24xlarge", 2), distribution=SMDDP, environment=pytorch("2.5")),
-        "PyTorch 2.5.1 ... support ended on 2025-10-29", f"write `distribution: {{type: torch}}`, and {CHOICE}",
+        "PyTorch 2.5.1 ... support ended on 2025-10-29", f"write `distribution: {{type: torch}}`, and {CHOICE.partition(' or ')[0]}",
     ),
     "Horovod of the image": (
         job(resources=on("ml.p3.16xlarge"), distribution={"type": "horovod"},
@@ -139,6 +140,16 @@ def test_the_dates_are_whole() -> None:
         assert unknown == [one for one in versions(framework) if numbers(one)[:2] > numbers(table[-1]["to"])]
 
 
+def test_the_page_has_the_dates_of_the_catalogue() -> None:
+    """docs/sagemaker.md, line by line; and its images of Hugging Face."""
+    page = (Path(__file__).parents[2] / "docs" / "sagemaker.md").read_text()
+    rows = re.findall(r"(PyTorch|TensorFlow) ([\d.]+) \| ([\d-]+)", page)
+    assert [(name, version, end_of_patches(name.lower(), version)) for name, version, _ in rows] == rows
+    assert len(rows) == 8
+    for version, torch in re.findall(r'\| `"(\d+\.\d+)"` \| (2\.[\d.]+) \|', page):
+        assert resolve_image("huggingface", version, region="us-west-2").engine == ("pytorch", torch)
+
+
 def test_no_bundled_job_asks_for_an_unpatched_image(on_the_day: Callable[[str], None]) -> None:
     """None but those that use a library of SageMaker, which only old images have."""
     on_the_day("2026-11-27")
@@ -181,8 +192,8 @@ def test_azure_says_what_its_environment_holds(make_source: MakeSource) -> None:
     assert [sum(one.code == "AZ607" for one in found.findings) for found in plans] == [1, 1, 0, 0]
     bodies = {found.request["properties"]["environmentId"] for found in plans}
     assert bodies == {"azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/labels/latest"}
-    with pytest.raises(ct.CloudtrainError, match="`2.10`"):
+    with pytest.raises(ct.CloudtrainError, match=r"no curated environment of `pytorch` 2\.9"):
         plan("2.9")
     assert plan("2.8", requirements="new.txt").errors == ()
-    with pytest.raises(ct.CloudtrainError, match="torch 2.8.0 is in `old.txt`, and the image has 2.10"):
+    with pytest.raises(ct.CloudtrainError, match=r"torch 2\.8\.0 is in `old\.txt`, and the image has 2\.10"):
         plan("2.8", requirements="old.txt")

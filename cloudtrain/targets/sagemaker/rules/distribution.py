@@ -452,12 +452,8 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
     if image is None or image.device == "neuron" or image.smp == 2:  # these images have their own end dates
         return
     (framework, version), today = image.engine, str(date.today())
-    end, hint = end_of_patches(framework, version), _patched_version(subject, image, today)
-    if end and end < today and hint:
-        lacks = subject.reading.distribution.type in ("smddp", "smp")  # newer images have neither, nor Horovod
-        if lacks or (subject.reading.distribution.type == "horovod" and not subject.job.environment.requirements):
-            other = "tensorflow" if framework == "tensorflow" else "torch"
-            hint = f"write `distribution: {{type: {other}}}`, and {hint}"
+    end = end_of_patches(framework, version)
+    if end and end < today and (hint := _patched_version(subject, image, today)):
         of = f" of its {TITLES[framework]} {version}" if image.framework == "huggingface" else ""
         message = f"the image of {image_name(image)} is no longer patched: AWS's support{of} ended on {end}"
         yield Fault(message, hint, read(subject).image_path)
@@ -466,6 +462,10 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
 def _patched_version(subject: Subject, image: Image, today: str) -> str:
     """Return a hint to ask for the next version that AWS still patches `today`, or for the newest; empty if none is
     known. Hugging Face's images have no dates of their own: the hint is the newest image, if it is newer."""
+    kind, environment = subject.reading.distribution.type, subject.job.environment
+    steps = []
+    if kind in ("smddp", "smp") or (kind == "horovod" and not environment.requirements):  # newer images lack these
+        steps = [f"write `distribution: {{type: {'tensorflow' if image.engine[0] == 'tensorflow' else 'torch'}}}`"]
     if image.framework == "huggingface":
         newest = resolve_image("huggingface", region="us-east-1", device=image.device).version
         ends = {newest: ""} if numbers(newest) > numbers(image.version) else {}
@@ -474,11 +474,12 @@ def _patched_version(subject: Subject, image: Image, today: str) -> str:
         ends = {".".join(one.split(".")[:2]): end for one, end in known if not end or end >= today}
         ends = {line: end for line, end in ends.items() if end} or ends
     ways = [f'`version: "{line}"`{f" (until {end})" if end else ""}' for line, end in ends.items()]
+    if not ways:
+        return ""
     if read(subject).image_path[-1:] != ("version",):
-        return _by_framework(subject, image.framework, next(iter(ends))) if ends else ""
-    if subject.job.environment.python:
-        return f"remove `python`, and use {ways[0]}" if ways else ""
-    return f"use {' or '.join(dict.fromkeys(ways[:1] + ways[-1:]))}" if ways else ""
+        return ", and ".join([*steps, _by_framework(subject, image.framework, next(iter(ends)))])
+    steps += ["remove `python`"] if environment.python else []
+    return ", and ".join([*steps, f"use {ways[0] if steps else ' or '.join(dict.fromkeys(ways[:1] + ways[-1:]))}"])
 
 
 @rule("SM314", Level.WARNING)
