@@ -325,6 +325,20 @@ def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def patched_instead(image: Image, today: str) -> dict[str, str]:
+    """Map the versions to ask for instead of `image`, oldest first, to the end of their patches; empty if unknown.
+
+    They are those that AWS still patches on that ISO date. Hugging Face's images have no dates of their own: of them it
+    is the newest one, if it is newer.
+    """
+    if image.framework == "huggingface":
+        last = newest(row.version for row in rows("huggingface") if image.device in row.devices and not row.in_test)
+        return {last: ""} if numbers(last) > numbers(image.version) else {}
+    known = ((one, end_of_patches(image.framework, one)) for one in versions(image.framework, image.device))
+    ends = {".".join(one.split(".")[:2]): end for one, end in known if not end or end >= today}
+    return {line: end for line, end in ends.items() if end} or ends
+
+
 def smp_aliases() -> dict[str, str]:
     """Return the SDK's own table for model parallelism library v2, which maps PyTorch versions to library versions.
 

@@ -16,6 +16,7 @@ from cloudtrain.targets.sagemaker.catalogue.images import (
     Image,
     end_of_patches,
     numbers,
+    patched_instead,
     resolve_image,
     smp_versions,
     versions,
@@ -453,26 +454,20 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
         return
     (framework, version), today = image.engine, str(date.today())
     end = end_of_patches(framework, version)
-    if end and end < today and (hint := _patched_version(subject, image, today)):
+    if end and end < today and (hint := _patched_instead(subject, image, today)):
         of = f" of its {TITLES[framework]} {version}" if image.framework == "huggingface" else ""
         message = f"the image of {image_name(image)} is no longer patched: AWS's support{of} ended on {end}"
         yield Fault(message, hint, read(subject).image_path)
 
 
-def _patched_version(subject: Subject, image: Image, today: str) -> str:
-    """Return a hint to ask for the next version that AWS still patches `today`, or for the newest; empty if none is
-    known. Hugging Face's images have no dates of their own: the hint is the newest image, if it is newer."""
+def _patched_instead(subject: Subject, image: Image, today: str) -> str:
+    """Return a hint to ask for the next version that AWS still patches `today`, or for the newest; empty if there is
+    none."""
     kind, environment = subject.reading.distribution.type, subject.job.environment
     steps = []
     if kind in ("smddp", "smp") or (kind == "horovod" and not environment.requirements):  # newer images lack these
         steps = [f"write `distribution: {{type: {'tensorflow' if image.engine[0] == 'tensorflow' else 'torch'}}}`"]
-    if image.framework == "huggingface":
-        newest = resolve_image("huggingface", region="us-east-1", device=image.device).version
-        ends = {newest: ""} if numbers(newest) > numbers(image.version) else {}
-    else:
-        known = ((one, end_of_patches(image.framework, one)) for one in versions(image.framework, image.device))
-        ends = {".".join(one.split(".")[:2]): end for one, end in known if not end or end >= today}
-        ends = {line: end for line, end in ends.items() if end} or ends
+    ends = patched_instead(image, today)
     ways = [f'`version: "{line}"`{f" (until {end})" if end else ""}' for line, end in ends.items()]
     if not ways:
         return ""
