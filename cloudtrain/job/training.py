@@ -211,7 +211,7 @@ class Environment(TargetValues):
 
     framework: Literal["pytorch", "tensorflow", "huggingface"] | None = None
     version: str | None = None
-    """Version of the framework, as text: `"2.8"`."""
+    """Version of the framework, as text: `"2.10"`."""
     base: str | None = None
     """Hugging Face: the underlying framework, such as `pytorch2.8.0`. Default: the newest that the version has."""
     python: str | None = None

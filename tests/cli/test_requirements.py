@@ -120,7 +120,7 @@ def test_a_bad_file_is_refused(cli: Cli, folder: Path, case: str, target: str) -
     assert hint in problem["hint"]
 
 
-TORCH_IN = {"sagemaker": "2.13", "azureml": "2.8"}
+TORCH_IN = {"sagemaker": "2.13", "azureml": "2.10"}
 """The version of an image on each target that knows one."""
 OTHER_TORCH = {
     "a pin": ("requirements.txt", {"requirements__txt": "timm\ntorch==2.12\n"}, "2.12"),

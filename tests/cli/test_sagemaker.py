@@ -16,7 +16,7 @@ pytestmark = pytest.mark.lifecycle
 
 TYPE = "ml.m5.xlarge"
 JOB = (
-    "name: digits\nentry_point: train.py\nenvironment: {framework: pytorch, version: '2.8'}\n"
+    "name: digits\nentry_point: train.py\nenvironment: {framework: pytorch, version: '2.14'}\n"
     f"resources: {{instance_type: {{sagemaker: {TYPE}}}}}\nmax_runtime: 1h\n"
 )
 SETTINGS = '[sagemaker]\nrole = "arn:aws:iam::123456789012:role/SageMakerRole"\nregion = "eu-west-1"\n'

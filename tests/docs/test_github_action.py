@@ -22,7 +22,7 @@ name: good
 entry_point: train.py
 distribution: {type: torch}
 resources: {instance_type: {sagemaker: ml.g5.xlarge}}
-environment: {framework: pytorch, version: "2.8"}
+environment: {framework: pytorch, version: "2.14"}
 max_runtime: 1h
 """
 

@@ -356,6 +356,11 @@ ENVIRONMENT_CASES: dict[str, tuple[Case, Case, str]] = {
     "AZ606": (
         job(environment=image("mine/torch-cpu:2")), job(resources=on(CPU), environment=image("mine/torch-cpu:2")), "CUDA",
     ),
+    "AZ607": (
+        job(environment={"framework": "pytorch", "version": "2.8"}),
+        job(environment={"framework": "pytorch", "version": "2.10"}),
+        'write `version: "2.10"`',
+    ),
     "AZ621": (
         overrides(environmentVariables={"SEED": 7}), overrides(environmentVariables={"SEED": "7"}), 'write `SEED: "7"`',
     ),

@@ -76,6 +76,10 @@ def pytorch(version: str) -> dict[str, str]:
     return {"framework": "pytorch", "version": version}
 
 
+def hugging_face(version: str) -> dict[str, str]:
+    return {"framework": "huggingface", "version": version}
+
+
 def tensorflow(version: str = "2.19.0") -> dict[str, str]:
     return {"framework": "tensorflow", "version": version}
 
@@ -263,7 +267,8 @@ IMAGE_CASES: dict[str, tuple[Case, Case, str]] = {
     "SM308": (
         job(resources=on("ml.p6e-gb200.36xlarge")), job(resources=on("ml.p6-b200.48xlarge")), "built for it",
     ),
-    "SM309": (job(environment=pytorch("2.5")), job(environment=pytorch("2.6")), "version `2.6"),
+    "SM309": (job(environment=pytorch("2.9")), job(environment=pytorch("2.14")), 'version: "2.1'),
+    "SM314": (job(environment=hugging_face("5.13")), job(environment=hugging_face("5.3")), 'use `version: "5.3.0"`'),
     "SM310": (toolkit(environment=image(BYOC)), job(environment=image(BYOC)), "install sagemaker-training"),
     "SM311": (
         job(resources=G5, distribution={"type": "horovod"}, environment=pytorch("2.0.0")),

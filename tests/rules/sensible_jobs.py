@@ -53,11 +53,11 @@ def azure(instance_type: str | None, count: int = 1, *, told: tuple[str, ...] = 
     return Sensible("azureml", {"resources": resources, "environment": PYTORCH_AZURE} | fields, settings, told, files)
 
 
-def pytorch(version: str = "2.8", **more: Any) -> dict[str, Any]:
+def pytorch(version: str = "2.10", **more: Any) -> dict[str, Any]:
     return {"framework": "pytorch", "version": version} | more
 
 
-def tensorflow(version: str = "2.19", **more: Any) -> dict[str, Any]:
+def tensorflow(version: str = "2.21", **more: Any) -> dict[str, Any]:
     return {"framework": "tensorflow", "version": version} | more
 
 
@@ -69,9 +69,9 @@ def s3(path: str, **more: Any) -> dict[str, Any]:
     return {"sagemaker": f"s3://my-bucket/{path}"} | more
 
 
-PYTORCH_AZURE = {"framework": "pytorch", "version": "2.8"}
+PYTORCH_AZURE = {"framework": "pytorch", "version": "2.10"}
 TF_AZURE = {"framework": "tensorflow", "version": "2.16"}
-HF = {"framework": "huggingface", "version": "4.56.2", "requirements": "requirements.txt"}
+HF = {"framework": "huggingface", "version": "5.3.0", "requirements": "requirements.txt"}
 QUICK = {"max_runtime": "2h"}
 
 SENSIBLE: dict[str, Sensible] = {
@@ -84,11 +84,11 @@ SENSIBLE: dict[str, Sensible] = {
         "ml.p4d.24xlarge", environment=HF, distribution=TORCH, files=INSTALLS, **QUICK,
     ),
     "FSDP over two p4d": aws("ml.p4d.24xlarge", 2, environment=pytorch(), distribution=TORCH, **QUICK),
-    "FSDP over two p5, PyTorch 2.7": aws("ml.p5.48xlarge", 2, environment=pytorch("2.7.1"), distribution=TORCH, **QUICK),
-    "FSDP over two p5, PyTorch 2.9": aws("ml.p5.48xlarge", 2, environment=pytorch("2.9"), distribution=TORCH, **QUICK),
-    "FSDP over four p5en": aws("ml.p5en.48xlarge", 4, environment=pytorch("2.8"), distribution=TORCH, **QUICK),
-    "FSDP over two p6-b200": aws("ml.p6-b200.48xlarge", 2, environment=pytorch("2.8"), distribution=TORCH, **QUICK),
-    "two p5 by mpirun": aws("ml.p5.48xlarge", 2, environment=pytorch("2.8"), distribution=MPI, **QUICK),
+    "FSDP over two p5, PyTorch 2.7": aws("ml.p5.48xlarge", 2, environment=pytorch("2.7.1"), distribution=TORCH, told=("SM309",), **QUICK),
+    "FSDP over two p5, PyTorch 2.9": aws("ml.p5.48xlarge", 2, environment=pytorch("2.9"), distribution=TORCH, told=("SM309",), **QUICK),
+    "FSDP over four p5en": aws("ml.p5en.48xlarge", 4, environment=pytorch(), distribution=TORCH, **QUICK),
+    "FSDP over two p6-b200": aws("ml.p6-b200.48xlarge", 2, environment=pytorch(), distribution=TORCH, **QUICK),
+    "two p5 by mpirun": aws("ml.p5.48xlarge", 2, environment=pytorch(), distribution=MPI, **QUICK),
     "four small GPUs that talk over Ethernet": aws(
         "ml.g5.xlarge", 4, environment=pytorch(), distribution=TORCH, told=("SM204",), **QUICK,
     ),
@@ -136,14 +136,14 @@ SENSIBLE: dict[str, Sensible] = {
     "MirroredStrategy on four GPUs": aws("ml.g5.12xlarge", environment=tensorflow(), **QUICK),
     "MultiWorkerMirroredStrategy": aws("ml.g5.12xlarge", 2, environment=tensorflow(), distribution=WORKERS, **QUICK),
     "Horovod in the image that has it": aws(
-        "ml.p3.16xlarge", environment=tensorflow("2.11"), distribution={"type": "horovod"}, told=(), **QUICK,
+        "ml.p3.16xlarge", environment=tensorflow("2.11"), distribution={"type": "horovod"}, told=("SM309",), **QUICK,
     ),
     "DeepSpeed with MPI": aws(
-        "ml.p4d.24xlarge", 2, environment=pytorch("2.8", requirements="requirements.txt"),
+        "ml.p4d.24xlarge", 2, environment=pytorch(requirements="requirements.txt"),
         distribution=DEEPSPEED | {"launch": "mpi"}, files=INSTALLS, **QUICK,
     ),
     "DeepSpeed under torchrun": aws(
-        "ml.g5.48xlarge", 2, environment=pytorch("2.8", requirements="requirements.txt"), distribution=DEEPSPEED,
+        "ml.g5.48xlarge", 2, environment=pytorch(requirements="requirements.txt"), distribution=DEEPSPEED,
         files=INSTALLS, **QUICK,
     ),
     "smddp where it is": aws("ml.p4d.24xlarge", 2, environment=pytorch("2.2.0"), distribution={"type": "smddp"}, told=("SM309",), **QUICK),
@@ -160,7 +160,7 @@ SENSIBLE: dict[str, Sensible] = {
     ),
     "smp version 1 on TensorFlow 2.3.1, as AWS's notebook has it": aws(
         "ml.p3.16xlarge", environment=tensorflow("2.3.1"), distribution={"type": "smp", "version": 1},
-        **QUICK,
+        told=("SM309",), **QUICK,
     ),
     "smp version 2": aws(
         "ml.p4d.24xlarge", 2, environment=pytorch("2.5.1"),

@@ -31,8 +31,13 @@ class Curated(NamedTuple):
 
     framework: str
     version: str
+    """The version that its newest build holds."""
     name: str
     source: str
+    former: str = ""
+    """The version in its name, if later builds hold another."""
+    since: str = ""
+    """The ISO date of the source that replaced it."""
 
     @property
     def id(self) -> str:
@@ -41,9 +46,10 @@ class Curated(NamedTuple):
 
 
 _EXAMPLES = "Azure/azureml-examples @ 085cd6ea (2026-07-31)"
+_ASSETS = f"{_EXAMPLES}; Azure/azureml-assets @ 6031e09b (2026-07-23), the Dockerfile: torch==2.10.0+cu126"
 
 CURATED = (
-    Curated("pytorch", "2.8", "acpt-pytorch-2.8-cuda12.6", _EXAMPLES),
+    Curated("pytorch", "2.10", "acpt-pytorch-2.8-cuda12.6", _ASSETS, former="2.8", since="2026-07-23"),
     Curated("tensorflow", "2.16", "tensorflow-2.16-cuda12", _EXAMPLES),
 )
 """The known curated environments, the newest of each framework first. Only environments seen in use are listed; use the
@@ -51,9 +57,10 @@ id of any other."""
 
 
 def curated_environment(framework: str, version: str | None) -> Curated | None:
-    """`version` is like `2.8` or `2.8.0`. Without one, return the framework's newest environment."""
+    """`version` is like `2.10` or `2.10.0`. Without one, return the framework's newest environment."""
     for row in CURATED:
-        if row.framework == framework and (version is None or f"{version}.".startswith(f"{row.version}.")):
+        known = [f"{one}." for one in (row.version, row.former) if one]
+        if row.framework == framework and (version is None or f"{version}.".startswith(tuple(known))):
             return row
     return None
 

@@ -530,7 +530,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str, str]] = [
     ({"resources": {"gpu": "H300"}}, {}, "resources.gpu", "H300", ""),
     ({"environment": {}}, {}, "environment.framework", "which environment", "framework: pytorch"),
     ({"environment": {"framework": "huggingface"}}, {}, "environment.framework", "no curated environment", "framework: pytorch"),
-    ({"environment": {"framework": "pytorch", "version": "9.9"}}, {}, "environment.version", "`pytorch` 9.9", "`2.8`"),
+    ({"environment": {"framework": "pytorch", "version": "9.9"}}, {}, "environment.version", "`pytorch` 9.9", "`2.10`"),
     ({"environment": {"azureml": "azureml:mine@prod"}}, {}, "environment.azureml", "the only label", "azureml:mine:1"),
     ({"environment": {"azureml": "azureml:AzureML-x"}}, {}, "environment.azureml", "names no version", "azureml:AzureML-x:1"),
     ({"environment": {"azureml": "mine"}}, {}, "environment.azureml", "names no version", "azureml:mine:1"),

@@ -123,6 +123,34 @@ def test_the_newest_version_is_the_default() -> None:
     assert resolve_image("huggingface", "4.17", region="us-west-2").base == "pytorch1.10.2"
 
 
+@pytest.mark.parametrize(
+    ("version", "engine", "python", "cuda"),
+    [
+        ("4.28.1", "2.0.0", (3, 10), "11.8"),
+        ("4.36.0", "2.1.0", (3, 10), "12.1"),
+        ("4.49.0", "2.5.1", (3, 11), "12.4"),
+        ("5.3.0", "2.9.0", (3, 12), "13.0"),
+        ("5.13.1", "2.11.0", (3, 12), "13.0"),
+    ],
+)
+def test_hugging_face_images(version: str, engine: str, python: tuple[int, int], cuda: str) -> None:
+    """Those that AWS lists at 2026-08-21, by version and by address: for GPUs only."""
+    image = resolve_image("huggingface", version, region="us-west-2")
+    assert (image.engine, image.python_version, image.cuda) == (("pytorch", engine), python, cuda)
+    assert image_of_uri(image.uri) == image
+    assert (image.in_test, image.toolkit) == ("2026-08-21" if version == "5.13.1" else "", "5.1.1")
+    with pytest.raises(JobError, match="CPUs"):
+        resolve_image("huggingface", version, region="us-west-2", device="cpu")
+
+
+def test_an_image_in_test_is_no_default() -> None:
+    """Who names its version gets it; who names none, or one that is nowhere, is led to a released one."""
+    address = f"{WEST}/huggingface-pytorch-training:2.11.0-transformers5.13.1-gpu-py312-cu130-amzn2023-sagemaker"
+    assert resolve_image("huggingface", "5.13", region="us-west-2").uri == address
+    assert resolve_image("huggingface", region="us-west-2").version == "5.3.0"
+    assert "the newest is `5.3.0`" in problem("huggingface", "5.99").message
+
+
 def test_the_newest_python_is_the_default() -> None:
     """An image with several Pythons: the newest, unless the job names one."""
     assert resolve_image("tensorflow", "1.15", region="us-west-2").tag == "1.15.5-gpu-py37"

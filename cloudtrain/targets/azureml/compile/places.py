@@ -18,7 +18,7 @@ from cloudtrain.job.distribution import DeepSpeed
 from cloudtrain.job.training import Environment, TrainingJob
 from cloudtrain.plans.plan import CompileContext, Upload, canonical_json
 from cloudtrain.runtime.torchrun_words import is_module, is_python, words_of_script
-from cloudtrain.targets.azureml.catalogue import CURATED, curated_environment
+from cloudtrain.targets.azureml.catalogue import CURATED, Curated, curated_environment
 from cloudtrain.targets.azureml.parts import LAUNCHER, MODELS, UNNAMED, asset_id, asset_meant, is_label, is_launcher
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from cloudtrain.targets.common.compiling import arguments_of, hyperparameter_text, resolve_text
@@ -196,7 +196,9 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
         hint = "add `image: {azureml: mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04}`"
         raise _wrong("conda_file", message, hint)
     if environment.framework is None:
-        hint = 'add `environment: {framework: pytorch, version: "2.8"}`, `azureml: azureml:NAME:VERSION`, or an `image`'
+        hint = (
+            'add `environment: {framework: pytorch, version: "2.10"}`, `azureml: azureml:NAME:VERSION`, or an `image`'
+        )
         raise _wrong("framework", "the job does not say in which environment it runs on Azure ML", hint)
     _refuse_names(environment)
     return ChosenEnvironment(_curated_id(environment.framework, environment.version))
@@ -258,12 +260,16 @@ def _asset(environment: Environment, definition: Mapping[str, Any], context: Com
     return ChosenEnvironment(place, upload)
 
 
+def curated_of(environment: Environment) -> Curated | None:
+    """Return the curated environment that the job's framework and version select, if they do."""
+    own = environment.of("azureml") or environment.image or environment.build
+    return None if own or not environment.framework else curated_environment(environment.framework, environment.version)
+
+
 def contents_before(job: TrainingJob, _settings: object, _account: object) -> Contents:
-    """Return what the job's image has. Of a curated environment, only its name is known."""
-    environment = job.environment
-    curated = None if environment.of("azureml") or environment.image or environment.build else environment.framework
-    row = curated_environment(curated, environment.version) if curated else None
-    return Contents(environment.python, row.version if row is not None and curated == "pytorch" else None)
+    """Return what the job's image has. Of a curated environment, only the framework's version is known."""
+    row = curated_of(job.environment)
+    return Contents(job.environment.python, row.version if row is not None and row.framework == "pytorch" else None)
 
 
 def _curated_id(framework: str, version: str | None) -> str:

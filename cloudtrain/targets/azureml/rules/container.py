@@ -10,6 +10,8 @@ from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, plural, rule, value_at
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.rules.machines import works_together
+from cloudtrain.rules.named import TITLES
+from cloudtrain.targets.azureml.compile.places import curated_of
 from cloudtrain.targets.azureml.parts import parse_label
 from cloudtrain.targets.azureml.reading import read
 from cloudtrain.targets.azureml.rules.account import GUID
@@ -244,6 +246,24 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
             f"the version of `{match['name']}` with the label `{match['label']}` can change",
             f"write `{start}/versions/VERSION`; {lists} lists them",
             reading.environment_path,
+        )
+
+
+@rule("AZ607", Level.NOTICE)
+def environment_holds_another(subject: Subject) -> Iterator[Fault]:
+    """The curated environment holds another version of the framework than its name and the job say.
+
+    Microsoft goes on building an environment under one name, and replaces packages that have security holes. Since
+    2026-07-23 the environment `acpt-pytorch-2.8-cuda12.6` installs PyTorch 2.10.0 (Azure/azureml-assets, its
+    Dockerfile).
+    """
+    reading, environment = read(subject), subject.job.environment
+    row = None if reading.override_of("environmentId") else curated_of(environment)
+    if row is not None and row.former and f"{environment.version}.".startswith(f"{row.former}."):
+        yield Fault(
+            f"`{row.name}` has held {TITLES[row.framework]} {row.version} since {row.since}, not {environment.version}",
+            f'write `version: "{row.version}"`, or name an image of your own with {environment.version}',
+            ("environment", "version"),
         )
 
 

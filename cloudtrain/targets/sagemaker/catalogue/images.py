@@ -34,6 +34,8 @@ class ImageEntry(NamedTuple):
     """Whether the tag leaves out device and Python, as all tags from PyTorch 2.11 on do."""
     sdk: int
     registry: int
+    in_test: str
+    """The ISO date on which AWS was still testing the image; empty for released images."""
 
     @property
     def accounts(self) -> Mapping[str, str]:
@@ -69,10 +71,8 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
     The framework `pytorch-smp` stands for PyTorch with model parallelism library v2, which has separate images.
     """
     listed = tables()["frameworks"]
-    by_hand: list[JsonObject] = []
-    if framework == "pytorch":  # those for Trainium that no SDK lists; Hugging Face's are in the same registry
-        registry = [row for row in listed["huggingface"] if row["repository"].endswith("-neuronx")][-1]["registry"]
-        by_hand = [{**row, "registry": registry} for row in facts()["neuronx"]]
+    registries = {row["repository"]: row["registry"] for row in listed["huggingface"]}
+    by_hand = [{**row, "registry": registries[row["beside"]]} for row in facts()["unlisted"].get(framework, ())]
     entries = [
         ImageEntry(
             version=entry["version"],
@@ -84,10 +84,17 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
             bare=entry.get("bare", False),
             sdk=entry["sdk"],
             registry=entry["registry"],
+            in_test=entry.get("in_test", ""),
         )
         for entry in [*listed[framework], *by_hand]
     ]
     return tuple(sorted(entries, key=lambda row: numbers(row.version)) if by_hand else entries)
+
+
+def end_of_patches(framework: str, version: str) -> str:
+    """Return the date on which AWS ends its security patches, such as `2026-08-06`; empty if it is unknown. Of versions
+    that AWS no longer lists, it is `2024-03-15 or earlier`."""
+    return next(iter(in_range("patches", framework, version, "end")), "")
 
 
 def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
@@ -155,6 +162,8 @@ class Image(NamedTuple):
     """The oldest major version of the SageMaker SDK that lists this image: 2, 3, or 0 for neither."""
     doubt: str | None = None
     """The reason why the image may be missing or broken although it has an address."""
+    in_test: str = ""
+    """The ISO date on which AWS was still testing the image; empty for released images."""
 
     @property
     def uri(self) -> str:
@@ -185,10 +194,10 @@ def describe_image(
         inside |= _libraries(engine, device, repository)
     else:
         inside["doubt"] = f"`{tag}` is an image for EC2: it has no training toolkit, and nothing starts the script"
-    same = (
-        row.sdk for row in rows(framework) if (row.version, row.base, row.repository) == (version, base, repository)
-    )
-    sdk = 2 if repository == SMP2_REPOSITORY else next(same, 0)
+    same = (row for row in rows(framework) if (row.version, row.base, row.repository) == (version, base, repository))
+    row = next(same, None)
+    sdk = 2 if repository == SMP2_REPOSITORY else row.sdk if row else 0
+    inside["in_test"] = row.in_test if row else ""
     return Image(framework, version, python, device, registry, repository, tag, base, sdk=sdk, **inside)
 
 
@@ -317,6 +326,20 @@ def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def patched_instead(image: Image, today: str) -> dict[str, str]:
+    """Map the versions to ask for instead of `image`, oldest first, to the end of their patches; empty if unknown.
+
+    They are those that AWS still patches on that ISO date. Hugging Face's images have no dates of their own: of them it
+    is the newest one, if it is newer.
+    """
+    if image.framework == "huggingface":
+        last = newest(row.version for row in rows("huggingface") if image.device in row.devices and not row.in_test)
+        return {last: ""} if numbers(last) > numbers(image.version) else {}
+    known = ((one, end_of_patches(image.framework, one)) for one in versions(image.framework, image.device))
+    ends = {".".join(one.split(".")[:2]): end for one, end in known if not end or end >= today}
+    return {line: end for line, end in ends.items() if end} or ends
+
+
 def smp_aliases() -> dict[str, str]:
     """Return the SDK's own table for model parallelism library v2, which maps PyTorch versions to library versions.
 
@@ -397,15 +420,15 @@ def _row(query: _Query, version: str | None, base: str | None) -> ImageEntry:
     if not candidates:
         message = f"SageMaker has no image of {query.title} for {DEVICES[query.device]}"
         _fail("framework", message, f"choose another instance type or framework, or {_OWN_IMAGE}")
-    choices = [row.version for row in candidates]
+    released = [row for row in candidates if not row.in_test]
     if version is None:  # the newest in the region that has the wanted Python, or else the newest
-        here = [row for row in candidates if query.region in row.accounts] or candidates
+        here = [row for row in released if query.region in row.accounts] or released
         fitting = [row for row in here if query.python in (None, *row.pythons)] or here
         whole: str | None = newest(row.version for row in fitting)
     else:
-        whole = whole_version(version, choices)
+        whole = whole_version(version, [row.version for row in candidates])
     if whole is None:
-        _unknown_version(query, version or "", choices)
+        _unknown_version(query, version or "", [row.version for row in released])
     return _pick_base(query, [row for row in candidates if row.version == whole], base)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 
 from cloudtrain.job.distribution import SMP, TensorFlow
 from cloudtrain.machines.table import InstanceType, instance_types
@@ -10,7 +11,16 @@ from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, join_names, mapping_at, plural, positive_count, rule, text_at
 from cloudtrain.rules.named import TITLES, device_of, framework_of, missing_framework
-from cloudtrain.targets.sagemaker.catalogue.images import DEVICES, Image, numbers, resolve_image, smp_versions, versions
+from cloudtrain.targets.sagemaker.catalogue.images import (
+    DEVICES,
+    Image,
+    end_of_patches,
+    numbers,
+    patched_instead,
+    resolve_image,
+    smp_versions,
+    versions,
+)
 from cloudtrain.targets.sagemaker.compile.launch import python_too_old
 from cloudtrain.targets.sagemaker.reading import TRAINING_MODULE, read
 
@@ -355,12 +365,6 @@ def _how_to_start(subject: Subject, kind: str) -> str:
 
 # Rules about the container image of a SageMaker job.
 
-_LAST_UNPATCHED = {"pytorch": ("2.5", "2025-10-29")}
-"""The newest minor version of each framework that is no longer patched, and the end date of its support.
-
-Source: aws/deep-learning-containers, legacy support.
-"""
-
 _HOROVOD_ENDS = {"pytorch": (2, 0), "tensorflow": (2, 12)}
 """The first images without Horovod: their Dockerfile.gpu comments out its installation, or lacks it."""
 
@@ -441,19 +445,50 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
 def image_unpatched(subject: Subject) -> Iterator[Fault]:
     """The image no longer gets security patches.
 
-    AWS patches the images of a framework version for about a year after its release. Older images stay available.
+    AWS patches the images of a framework version for about a year after its release, and publishes the last day
+    (aws/deep-learning-containers, framework support policy). Older images stay available. An image of Hugging Face is
+    as old as the PyTorch in it. Nothing is said if AWS has no newer image to ask for.
     """
     image = read(subject).image
     if image is None or image.device == "neuron" or image.smp == 2:  # these images have their own end dates
         return
-    framework, version = image.engine
-    last, date = _LAST_UNPATCHED.get(framework, ("", ""))
-    if last and numbers(version)[:2] <= numbers(last):
-        message = f"the image of {image_name(image)} is no longer patched: support up to {last} ended on {date}"
-        newer = next((one for one in versions(framework, image.device) if numbers(one)[:2] > numbers(last)), "")
-        hint = f"use version `{newer}` or newer, if the script allows"
-        if subject.reading.distribution.type in ("horovod", "smddp", "smp"):  # newer images lack these
-            hint = f"write `distribution: {{type: torch}}`, and {hint}"
+    (framework, version), today = image.engine, str(date.today())
+    end = end_of_patches(framework, version)
+    if end and end < today and (hint := _patched_instead(subject, image, today)):
+        of = f" of its {TITLES[framework]} {version}" if image.framework == "huggingface" else ""
+        message = f"the image of {image_name(image)} is no longer patched: AWS's support{of} ended on {end}"
+        yield Fault(message, hint, read(subject).image_path)
+
+
+def _patched_instead(subject: Subject, image: Image, today: str) -> str:
+    """Return a hint to ask for the next version that AWS still patches `today`, or for the newest; empty if there is
+    none."""
+    kind, environment = subject.reading.distribution.type, subject.job.environment
+    steps = []
+    if kind in ("smddp", "smp") or (kind == "horovod" and not environment.requirements):  # newer images lack these
+        steps = [f"write `distribution: {{type: {'tensorflow' if image.engine[0] == 'tensorflow' else 'torch'}}}`"]
+    ends = patched_instead(image, today)
+    ways = [f'`version: "{line}"`{f" (until {end})" if end else ""}' for line, end in ends.items()]
+    if not ways:
+        return ""
+    if read(subject).image_path[-1:] != ("version",):
+        return ", and ".join([*steps, _by_framework(subject, image.framework, next(iter(ends)))])
+    steps += ["remove `python`"] if environment.python else []
+    return ", and ".join([*steps, f"use {ways[0] if steps else ' or '.join(dict.fromkeys(ways[:1] + ways[-1:]))}"])
+
+
+@rule("SM314", Level.WARNING)
+def image_in_test(subject: Subject) -> Iterator[Fault]:
+    """AWS may not have released the image yet.
+
+    The image was still in AWS's own tests on the day on which cloudtrain's catalogue was made. If it is not released,
+    the job fails when it pulls the image.
+    """
+    image = read(subject).image
+    if image is not None and image.in_test:
+        newest = resolve_image(image.framework, region="us-east-1", device=image.device).version
+        message = f"AWS was still testing the image of {image_name(image)} on {image.in_test}"
+        hint = f'use `version: "{newest}"`, or add `--ignore SM314` if your registry of AWS has it by now'
         yield Fault(message, hint, read(subject).image_path)
 
 
@@ -547,9 +582,10 @@ def _instead(subject: Subject, framework: str) -> str:
     return f"{_by_framework(subject, framework)}, or name an image that has it"
 
 
-def _by_framework(subject: Subject, framework: str) -> str:
-    """Return a hint to set `framework`, so that cloudtrain chooses the image."""
-    path, hint = read(subject).image_path, f"write `environment: {{framework: {framework}}}`"
+def _by_framework(subject: Subject, framework: str, version: str = "") -> str:
+    """Return a hint to set `framework`, and perhaps `version`, so that cloudtrain chooses the image."""
+    words = f'{framework}, version: "{version}"' if version else framework
+    path, hint = read(subject).image_path, f"write `environment: {{framework: {words}}}`"
     if path[-1:] == ("version",):  # the version belongs to another framework
         device = subject.reading.machines.groups[0].device or "cpu"
         newest = next(reversed(versions(framework, device) or versions(framework)))
