@@ -10,6 +10,8 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.cli.app import COMMANDS, run_command
+from cloudtrain.job.codes import error_codes
+from cloudtrain.rules.engine import all_rules
 from cloudtrain.targets.registry import all_targets
 
 ROOT = Path(__file__).parents[2]
@@ -155,12 +157,17 @@ def test_commands_and_their_options_exist(line: str, capsys: pytest.CaptureFixtu
 
 
 def test_rules_have_titles() -> None:
-    """A heading of the rules' page says what is wrong, and the page says nothing of how it was made."""
-    text = (ROOT / "docs" / "rules.md").read_text("utf-8")
-    headings = re.findall(r"^### (.*)$", text, re.MULTILINE)
-    assert len(headings) > 250
+    """A heading of a rule's page says what is wrong. The list has each rule and error, with a link to its heading."""
+    headings = [
+        heading
+        for file in [*(ROOT / "docs").glob("rules-*.md"), ROOT / "docs" / "errors.md"]
+        for heading in re.findall(r"^## (.*)$", file.read_text("utf-8"), re.MULTILINE)
+    ]
     assert all(re.fullmatch(r"[A-Z]{2}\d{3} · \S.*[^.]", heading) for heading in headings)
-    assert "make docs" not in text
+    listed = re.findall(r"^\| \[(\w+)\]\([\w-]+\.md#", (ROOT / "docs" / "rules.md").read_text("utf-8"), re.MULTILINE)
+    codes = {rule.code for rule in all_rules()} | {*error_codes()}
+    assert {heading[:5] for heading in headings} == codes == {*listed}
+    assert len(headings) == len(listed)
 
 
 def test_the_landing_page_has_the_plans_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
