@@ -6,9 +6,7 @@ is first used, so listing the names only scans the installed packages (2 ms for 
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -16,7 +14,6 @@ from importlib import import_module
 from keyword import iskeyword
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
 
 from cloudtrain.errors import CloudtrainError, MissingExtra, TargetUnavailable
 
@@ -303,7 +300,10 @@ def require(module: str, *, extra: str) -> ModuleType:
 def pip_line(extra: str) -> str:
     """Return the command that installs an extra of cloudtrain from where this cloudtrain came from (PEP 610): a
     checkout, a repository or a package index."""
+    import json
+    import shlex
     from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote
 
     try:
         origin = json.loads(distribution(OWN_PACKAGE).read_text("direct_url.json") or "{}")
