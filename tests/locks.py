@@ -15,6 +15,23 @@ requires-python = ">=3.10"
 dependencies = [{dependencies}]
 """
 
+SETTINGS = """\
+[sagemaker]
+role = "arn:aws:iam::123456789012:role/R"
+bucket = "my-bucket"
+region = "eu-west-1"
+
+[azureml]
+subscription_id = "99999999-2222-3333-4444-555555555555"
+resource_group = "group"
+workspace = "ws"
+compute = "cluster"
+
+[slurm]
+host = "login"
+"""
+"""Settings for every target that a lock can be planned for."""
+
 
 def package(
     name: str, version: str, *, needs: str = "", source: str = PYPI, more: str = "", archives: bool = True

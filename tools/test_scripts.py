@@ -22,7 +22,7 @@ TESTS = ROOT / "tests" / "training_scripts"
 
 
 class Suite(NamedTuple):
-    """A script's tests: their file, the module that must import in the environment of the suite's name, and what the
+    """A script's tests: their files, the module that must import in the environment of the suite's name, and what the
     variable for its interpreter is named after, if not after the suite."""
 
     tests: str
@@ -34,8 +34,8 @@ SUITES = {
     "deepspeed": Suite("test_cifar_deepspeed.py", "deepspeed"),
     "tensorflow": Suite("test_mnist_tensorflow.py", "tensorflow"),
     "integrations": Suite("test_integrations.py", "lightning"),
-    "llm": Suite("test_llm_finetune.py", "trl"),
-    "llm-pinned": Suite("test_llm_finetune.py", "trl", "llm"),
+    "llm": Suite("test_llm_finetune.py test_gpt_transformers.py", "trl"),
+    "llm-pinned": Suite("test_llm_finetune.py test_gpt_transformers.py", "trl", "llm"),
 }
 
 
@@ -55,7 +55,8 @@ def run_tests(name: str, arguments: list[str]) -> int:
         f"CLOUDTRAIN_{(SUITES[name].word or name).upper()}_PYTHON": str(python),
         "TORCH_EXTENSIONS_DIR": str(extensions),
     }
-    command = [sys.executable, "-m", "pytest", "-q", str(TESTS / SUITES[name].tests), *arguments]
+    files = [str(TESTS / file) for file in SUITES[name].tests.split()]
+    command = [sys.executable, "-m", "pytest", "-q", *files, *arguments]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.documents.document import Unreadable, read_text
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import Unreadable, load_toml, read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.system.plugins import DEFAULT_TARGET
 

@@ -286,7 +286,7 @@ def root(
 
 def commands_elsewhere() -> dict[str, str]:
     """Map names of commands in other tools to ours."""
-    from cloudtrain.documents.toml_json import load_toml
+    from cloudtrain.documents.document import load_toml
 
     table = load_toml(Path(__file__).with_name("other_tools.toml").read_text("utf-8"))
     return {word: command for command, words in table.items() for word in words.split()}

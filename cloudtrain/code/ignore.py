@@ -59,7 +59,7 @@ class Key(NamedTuple):
     text: bytes
 
 
-@dataclass
+@dataclass(eq=False)
 class Pattern:
     """One line of an ignore file: the text before its first wildcard, and the tokens of the rest."""
 

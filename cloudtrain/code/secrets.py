@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from cloudtrain.code.files import Secret
 from cloudtrain.code.suspects import SETTINGS, Span
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 
 
 class Allowed(NamedTuple):

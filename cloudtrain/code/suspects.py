@@ -88,8 +88,13 @@ def _long_words(content: bytes) -> list[Span]:
 
 def _may_be_secret(word: bytes) -> bool:
     if word.translate(None, _NO_DIGITS):
-        return bool(word.translate(None, _NO_LETTERS))
+        return bool(word.translate(None, _NO_LETTERS)) and not _is_machine(word)
     return _TOKENS.match(word) is not None
+
+
+def _is_machine(word: bytes) -> bool:
+    """Most job files name a size of a machine, `Standard_ND96asr_v4`, and the rules would be read for it alone."""
+    return word.startswith(b"Standard_N") and max(map(len, word.split(b"_"))) < 14
 
 
 def _behind_names(content: bytes, settings: bool) -> list[Span]:

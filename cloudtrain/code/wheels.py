@@ -21,7 +21,7 @@ from packaging.version import Version
 from cloudtrain.code.files import below, escape_path
 from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.code.tree import Tree
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 from cloudtrain.job.locks import Table, read_lock
 from cloudtrain.job.requirements import Package, Platform, Read, Requirements, normal, unfit
 

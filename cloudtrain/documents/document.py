@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import stat
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -257,6 +258,22 @@ def _too_large(path: str | Path, most: int) -> NoPlainFile:
 
 
 # Parsing of Python source that somebody else has written.
+
+
+def load_toml(text: str) -> dict[str, Any]:
+    """Return the values of TOML text, without their positions."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    data: dict[str, object] = tomllib.loads(text)
+    return data
+
+
+def parser_hints(language: str) -> dict[str, str]:
+    """Map messages of the parser of a language, or parts of these messages, to hints."""
+    hints: dict[str, str] = load_toml(Path(__file__).with_name("hints.toml").read_text("utf-8"))[language]
+    return hints
 
 
 def parse_python(source: str | bytes) -> ast.Module:

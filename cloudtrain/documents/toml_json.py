@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 from cloudtrain.documents.document import (
     MAX_DEPTH,
@@ -18,6 +16,8 @@ from cloudtrain.documents.document import (
     Place,
     Unreadable,
     ValuePath,
+    load_toml,
+    parser_hints,
     too_deep,
     too_many_digits,
 )
@@ -64,16 +64,6 @@ def read_toml(text: str) -> Content:
     return scanner.notes.document(data)
 
 
-def load_toml(text: str) -> dict[str, Any]:
-    """Return the values of TOML text, without their positions."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    data: dict[str, object] = tomllib.loads(text)
-    return data
-
-
 def toml_text(value: object) -> str:
     """Return a value as TOML on one line."""
     if isinstance(value, Mapping):
@@ -94,12 +84,6 @@ def scalar_text(value: object) -> str:
     if isinstance(value, float):
         return re.sub(r"^(-?\d+)e", r"\1.0e", text)
     return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
-
-
-def parser_hints(language: str) -> dict[str, str]:
-    """Map messages of the parser of a language, or parts of these messages, to hints."""
-    hints: dict[str, str] = load_toml(Path(__file__).with_name("hints.toml").read_text("utf-8"))[language]
-    return hints
 
 
 def _unreadable(message: str, text: str, lines: _Lines) -> Unreadable:

@@ -16,11 +16,11 @@ from cloudtrain.documents.document import (
     Place,
     Unreadable,
     ValuePath,
+    parser_hints,
     place_at,
     too_deep,
     too_large,
 )
-from cloudtrain.documents.toml_json import parser_hints
 from cloudtrain.errors import shortened
 
 if TYPE_CHECKING:

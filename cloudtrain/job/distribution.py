@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import Problem, did_you_mean
 from cloudtrain.job.model import Count, Model, all_at_once
 from cloudtrain.job.nodes import KeyProblem

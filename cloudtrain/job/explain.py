@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
-from cloudtrain.documents.document import Format, Unreadable, read_document
-from cloudtrain.documents.toml_json import load_toml, toml_text
+from cloudtrain.documents.document import Format, Unreadable, load_toml, read_document
+from cloudtrain.documents.toml_json import toml_text
 from cloudtrain.errors import did_you_mean, dotted, shortened
 from cloudtrain.job.nodes import (
     SchemaNode,

@@ -15,7 +15,7 @@ from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import JobError
 from cloudtrain.job.requirements import (
     BLOCK,

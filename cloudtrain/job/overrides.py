@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from cloudtrain.documents.document import MAX_DEPTH, Content, Positions, Unreadable, read_document
 from cloudtrain.documents.yaml_text import read_scalar
 from cloudtrain.errors import Problem, dotted, shortened
-from cloudtrain.job.explain import unknown_field
 from cloudtrain.job.nodes import JSON, Changes, Kind, SchemaNode, ValuePath, node_of_model
 from cloudtrain.job.training import PerTarget, TrainingJob
 
@@ -169,6 +168,8 @@ def _step(
     tag = holder.get("type") if isinstance(holder, Mapping) else None
     child = shape.child(part, tag)
     if child is None or (shape.kind in ("model", "choice") and part not in shape.field_names(tag)):
+        from cloudtrain.job.explain import unknown_field  # costs start-up time, and most names are right
+
         wording = unknown_field((*path, part), shape, root, tag)
         raise _Refused(wording.message, wording.hint, (*path, part), code=wording.code)
     return part, child

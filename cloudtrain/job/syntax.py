@@ -117,23 +117,25 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
             attended += [(path, *call) for call in _attended(module.body, nodes[path], path == script)]
     every = [(path, node) for path, inside in nodes.items() for node in inside]
     calls = [(path, node) for path, node in every if isinstance(node, ast.Call)]
-    words = [node for _, node in every if isinstance(node, _WORDS)]
+    words = [node for _, node in every if type(node) in _WORDS]
     trains = any(isinstance(node.func, ast.Attribute) and node.func.attr == "backward" for _, node in calls)
     joins = not packages.isdisjoint(_DYNAMIC) or any(_joins(node) for node in words)
     is_alone = "torch" in packages and not joins and (trains or packages - sys.stdlib_module_names <= _PLAIN)
-    asks = any(_asks(node) for _, node in every if isinstance(node, ast.Call | ast.Compare))
+    asks = any(_asks(node) for _, node in every if type(node) in (ast.Call, ast.Compare))
     needs_no_launcher = asks or not packages.isdisjoint(_LIBRARIES)
     defaults = dict(option for _, node in calls for option in _defaults(node))
     values: dict[str, list[ast.expr]] = {}
     for node in (node for _, node in every if isinstance(node, ast.Assign)):
         for target in (target for target in node.targets if isinstance(target, ast.Name)):
             values.setdefault(target.id, []).append(node.value)
-    saves = [(path, node.lineno, _place(_saved_to(node), values, defaults)) for path, node in calls]
+    saves = [(path, node.lineno, _place(to, values, defaults)) for path, node in calls if (to := _saved_to(node))]
     found = tuple(Save(path, line, *place) for path, line, place in saves if place not in (None, (None, "")))
-    texts = [(path, node.lineno, str(node.value)) for path, node in every if isinstance(node, ast.Constant)]
-    outside = tuple(row for row in texts if row[2].startswith("../") and row[2] not in defaults.values())
+    constants = [(path, node) for path, node in every if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    texts = [(path, node.lineno, str(node.value)) for path, node in constants if str(node.value).startswith("../")]
+    outside = tuple(row for row in texts if row[2] not in defaults.values())
     makes = any(_name_of(node) in ("mkdir", "makedirs") for _, node in calls)
-    writes = [(path, node.lineno, _place(_written_to(node), values, {})) for path, node in calls if not makes]
+    files = [(path, node.lineno, to) for path, node in calls if not makes and (to := _written_to(node))]
+    writes = [(path, line, _place(to, values, {})) for path, line, to in files]
     folders = [(path, line, posixpath.split(posixpath.normpath(place[1]))[0]) for path, line, place in writes if place]
     written = tuple(row for row in folders if row[2] and row[2][0] not in "/.~$" and "..." not in row[2])
     return ScriptSyntax(own, is_alone, needs_no_launcher, found, needs, defaults, outside, tuple(attended), written)
@@ -195,10 +197,8 @@ def _imports(
 ) -> Iterator[tuple[ast.Import | ast.ImportFrom, str, list[str]]]:
     """Yield each import, its package, and the files that it could be, in `folder` or at the top. The name of a relative
     import is empty."""
-    for node in nodes:
+    for node in (node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))):
         bases, modules = [folder, ""], []
-        if not isinstance(node, ast.Import | ast.ImportFrom):
-            continue
         if isinstance(node, ast.Import):
             modules = [[alias.name] for alias in node.names]
         else:
@@ -216,7 +216,7 @@ def _imports(
             )
 
 
-_WORDS = (ast.Constant, ast.Name, ast.Attribute, ast.arg, ast.keyword, ast.Import, ast.ImportFrom)
+_WORDS = frozenset((ast.Constant, ast.Name, ast.Attribute, ast.arg, ast.keyword, ast.Import, ast.ImportFrom))
 """The nodes that hold names or texts."""
 
 
@@ -224,14 +224,13 @@ def _joins(node: ast.AST) -> bool:
     """Return whether a node is a sign that the script's processes work together."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and node.value.lstrip("-") in _VARIABLES
-    names = {getattr(node, field, None) for field in ("id", "attr", "arg")}
+    names = {getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", None)}
     if isinstance(node, ast.Import | ast.ImportFrom):
         source = getattr(node, "module", None) or ""
         names = {part for text in (source, *(alias.name for alias in node.names)) for part in text.split(".")}
+    is_class = any(str(name).endswith(_JOINING_CLASSES) for name in names)
     is_of_transformers = "transformers" in names or getattr(getattr(node, "value", None), "id", "") == "transformers"
-    return not names.isdisjoint(_SIGNS) or (
-        is_of_transformers and any(str(name).endswith(_JOINING_CLASSES) for name in names)
-    )
+    return not names.isdisjoint(_SIGNS) or (is_class and is_of_transformers)
 
 
 def _asks(node: ast.AST) -> bool:
@@ -429,9 +428,7 @@ def _read(tree: ast.Module, nodes: list[ast.AST]) -> Options:
 def _require_plain(nodes: list[ast.AST]) -> None:
     """Refuse what may add options, or catch the `SystemExit` of an unknown option."""
     copied = {id(node.value) for node in nodes if isinstance(node, ast.Starred)}  # as in `[*launcher, *sys.argv]`
-    for node in nodes:
-        if id(node) in copied:
-            continue
+    for node in (node for node in nodes if type(node) in _ADDING and id(node) not in copied):
         is_star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
         is_argv = isinstance(node, ast.Attribute) and node.attr in ("argv", "orig_argv", "parse_known_args")
         is_caught = isinstance(node, ast.ExceptHandler) and (
@@ -441,6 +438,7 @@ def _require_plain(nodes: list[ast.AST]) -> None:
             raise _NotCertain
 
 
+_ADDING = frozenset((ast.ImportFrom, ast.Attribute, ast.ExceptHandler, ast.alias))
 _EXITS = ("SystemExit", "BaseException")
 
 
@@ -507,8 +505,9 @@ def _names(call: ast.Call) -> Iterator[str]:
 def _is_reached(call: ast.Call, tree: ast.Module, nodes: list[ast.AST]) -> bool:
     """Return whether the call is at module level, or in a function that is called by its name."""
     names = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    place = (call.lineno, call.col_offset)
     for node in tree.body:
-        if any(inner is call for inner in ast.walk(node)):
+        if (node.lineno, node.col_offset) <= place < (node.end_lineno or 0, node.end_col_offset or 0):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 return node.name in names
             return not isinstance(node, ast.ClassDef)

@@ -8,13 +8,12 @@ import os
 import posixpath
 import re
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.code.files import Entry, content_hash
 from cloudtrain.code.tree import Tree
 from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.processing import AnyJob
 from cloudtrain.job.requirements import (
     FIELD,
     WRITTEN,
@@ -30,6 +29,9 @@ from cloudtrain.plans.plan import Bundle, Plan
 from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.contract import Contents
 from cloudtrain.targets.where import Where
+
+if TYPE_CHECKING:
+    from cloudtrain.job.processing import AnyJob
 
 _LIST, _OTHER_LIST = "requirements.txt", "requirements.cloudtrain.txt"
 """The name of a generated list in the bundle, and its name if the user has a file of the first name. SageMaker's

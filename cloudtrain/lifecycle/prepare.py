@@ -256,7 +256,7 @@ def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ready:
     """A job with all that its plan depends on. It is compiled once, under a placeholder instead of its run's name.
 

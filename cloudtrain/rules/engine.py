@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from cloudtrain.code.tree import Tree
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import TargetUnavailable, UsageError, did_you_mean, shortened
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import (
@@ -217,7 +217,7 @@ class Reading:
         return path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
     """The object that rules check: the reading of a plan, the target with its settings, and the user's files."""
 

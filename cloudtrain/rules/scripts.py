@@ -141,11 +141,13 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
     describe, script, job = part_of(subject.target, "contents"), subject.syntax, subject.job
     if not script.needs or describe is None or subject.tree.read_text("setup.py") is not None:
         return
-    image = describe(job, subject.settings, subject.account).packages
     file = job.environment.requirements
     text = "" if file is None else subject.tree.read_text(os.path.normpath(file)) or "?"
     lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and line[0] not in "#-"]
-    if image is None or any("--hash=" not in line for line in lines):
+    if any("--hash=" not in line for line in lines):
+        return
+    image = describe(job, subject.settings, subject.account).packages
+    if image is None:
         return
     listed = {*image, *(re.split(r"[\s=@\[]", line.lower(), maxsplit=1)[0].replace("_", "-") for line in lines)}
     own = {part.removesuffix(".py") for entry in subject.tree.entries for part in entry.path.split("/")}

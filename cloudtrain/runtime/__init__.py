@@ -12,6 +12,7 @@ TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from .accelerator import has_bf16 as has_bf16
     from .accelerator import has_float8 as has_float8
+    from .accelerator import use_determinism as use_determinism
     from .accelerator import use_tf32 as use_tf32
     from .atomic import prepared as prepared
     from .checkpoints import Checkpoints as Checkpoints
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 # No name here may equal the name of a file in this folder: importing the file would replace the name.
 _NAMES = {
-    "accelerator": "has_bf16 has_float8 use_tf32",
+    "accelerator": "has_bf16 has_float8 use_determinism use_tf32",
     "atomic": "prepared",
     "checkpoints": "Checkpoints",
     "directories": "checkpoint_dir input_dir model_dir output_dir run_dir",

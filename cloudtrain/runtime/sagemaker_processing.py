@@ -20,7 +20,7 @@ from pathlib import Path
 from shlex import quote
 
 from cloudtrain.runtime.errors import SetupError, tell
-from cloudtrain.runtime.sagemaker_launcher import FIND_PYTHON, ROOT
+from cloudtrain.runtime.sagemaker_launcher import CODE_INPUT, FIND_PYTHON, ROOT
 from cloudtrain.runtime.sagemaker_launcher.machine import read_config
 from cloudtrain.runtime.secret_values import forms_of, masked, resolved
 
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cloudtrain.runtime.sagemaker_launcher.children import Child, Children
-
-CODE_INPUT = "code"
-"""The input that holds `sourcedir.tar.gz`. The script does not see it as an input."""
 
 CODE_DIR = "processing/input/code"
 """Folder of the code input, below `/opt/ml`. File-mode inputs are writable, so the archive is unpacked there."""

@@ -254,6 +254,8 @@ def own_file() -> Path:
 
 def ini_sections(file: Path, *, default_section: str = "DEFAULT") -> dict[str, dict[str, str]]:
     """Return the sections of a provider's own configuration file; empty if the file cannot be read."""
+    if not file.exists():
+        return {}
     import configparser
 
     parser = configparser.RawConfigParser(default_section=default_section, strict=False)

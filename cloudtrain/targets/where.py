@@ -15,7 +15,7 @@ from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import Settings, TargetSettings, load_settings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Where:
     """A target, and all that planning a job for it needs besides the job.
 

@@ -19,27 +19,8 @@ import pytest
 import cloudtrain as ct
 from cloudtrain import api
 from tests.cli.conftest import Cli
-from tests.locks import PROJECT, lock, package, write
+from tests.locks import PROJECT, SETTINGS, lock, package, write
 
-SETTINGS = """\
-[local]
-build_environment = false
-
-[sagemaker]
-role = "arn:aws:iam::123456789012:role/R"
-bucket = "my-bucket"
-region = "eu-west-1"
-
-[azureml]
-subscription_id = "99999999-2222-3333-4444-555555555555"
-resource_group = "group"
-workspace = "ws"
-compute = "cluster"
-
-[slurm]
-host = "login"
-shared_dir = "/shared"
-"""
 JOB = """\
 name: own
 entry_point: {script}
@@ -90,7 +71,7 @@ def folder(clean_environment: Path) -> Path:
     write(
         clean_environment,
         {
-            "cloudtrain.toml": SETTINGS,
+            "cloudtrain.toml": SETTINGS + 'shared_dir = "/shared"\n[local]\nbuild_environment = false\n',
             "train.py": SCRIPT,
             "pyproject.toml": OWN,
             "uv.lock": lock(DIRECT, packages, root='editable = "."'),
@@ -385,7 +366,15 @@ def test_what_lies_beside_a_script_in_a_subfolder_is_installed(cli: Cli, nested:
 
 def test_the_toolkit_installs_it(cli: Cli, nested: Path) -> None:
     """SageMaker's toolkit installs only `requirements.txt` in the top folder. The image's torch is kept."""
-    write(nested, {"cloudtrain.toml": SETTINGS.replace("[azureml]", 'launch = "toolkit"\n\n[azureml]')})
+    write(
+        nested,
+        {
+            "cloudtrain.toml": SETTINGS
+            + 'shared_dir = "/shared"\n[local]\nbuild_environment = false\n'.replace(
+                "[azureml]", 'launch = "toolkit"\n\n[azureml]'
+            )
+        },
+    )
     job(nested, IMAGE, "src/train.py")
     assert "found in the code" in plan(cli)["summary"]["requirements"]
     code = unpacked(nested)

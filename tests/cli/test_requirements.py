@@ -12,24 +12,9 @@ import pytest
 import cloudtrain as ct
 from cloudtrain import api
 from tests.cli.conftest import Cli
-from tests.locks import LOCK, OWN, PROJECT, PYPI, lock, package, write
+from tests.locks import LOCK, OWN, PROJECT, PYPI, SETTINGS, lock, package, write
 from tests.wheels import write_wheel
 
-SETTINGS = """\
-[sagemaker]
-role = "arn:aws:iam::123456789012:role/R"
-bucket = "my-bucket"
-region = "eu-west-1"
-
-[azureml]
-subscription_id = "99999999-2222-3333-4444-555555555555"
-resource_group = "group"
-workspace = "ws"
-compute = "cluster"
-
-[slurm]
-host = "login"
-"""
 JOB = """\
 name: own
 entry_point: train.py

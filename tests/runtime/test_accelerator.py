@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from cloudtrain import runtime
@@ -40,3 +42,24 @@ def test_tf32_is_one_switch(monkeypatch: pytest.MonkeyPatch, is_used: bool) -> N
         assert torch.get_float32_matmul_precision() == ("high" if is_used else "highest")
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = settings
+
+
+def test_determinism_is_one_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeatable kernels or fast ones; new tensors are not filled either way, which would take longer than a step."""
+    import torch
+
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    deterministic = torch.utils.deterministic
+    settings = torch.are_deterministic_algorithms_enabled(), deterministic.fill_uninitialized_memory
+    try:
+        runtime.use_determinism(True)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not deterministic.fill_uninitialized_memory
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        runtime.use_determinism(True, warn_only=True)
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        runtime.use_determinism(False)
+        assert not torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(settings[0])
+        deterministic.fill_uninitialized_memory = settings[1]

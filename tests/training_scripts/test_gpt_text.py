@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np  # noqa: TID253 - tests may start slowly
 import pytest
+import torch  # noqa: TID253
 
 from cloudtrain.runtime import SetupError
 from tests.training_scripts.runs import Run, assert_same_losses, check_out, forks, run
@@ -24,10 +26,13 @@ FOLDER = Path(__file__).parents[2] / "training_scripts" / "gpt_fsdp"
 def data() -> Iterator[Any]:
     """data.py, imported as the script does."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER.with_name("pipeline_gpt"))  # where gpt.py stands
         patch.syspath_prepend(FOLDER)
-        patch.delitem(sys.modules, "data", raising=False)
+        for name in ("data", "gpt"):
+            patch.delitem(sys.modules, name, raising=False)
         yield importlib.import_module("data")
-        sys.modules.pop("data", None)
+        for name in ("data", "gpt"):
+            sys.modules.pop(name, None)
 
 
 def header(magic: int, count: int) -> bytes:
@@ -47,11 +52,102 @@ def test_files_of_nanogpt_and_llm_c_are_the_same_tokens(data: Any, tmp_path: Pat
     (tmp_path / "c.bin").write_bytes(header(20240801, 41) + tokens(70000, 41, "uint32"))
     (tmp_path / "d_val.txt").write_text("a" * 41)
     learned, held_out = data.read_corpus(tmp_path, 10, 100_000)
-    assert (learned.tokens, learned.windows, held_out.windows) == (123, 12, 4)
-    inputs, following = learned.batch([0, 5, 11])
-    assert inputs[:, 0].tolist() == [0, 110, 70030]
+    assert (learned.tokens, learned.windows, held_out.windows) == (123, 13, 4)
+    inputs, following, documents = learned.batch([0, 5, 11])
+    assert inputs[:, 0].tolist() == [0, 109, 70028]
     assert (following - inputs).unique().tolist() == [1]
+    assert documents is None
     assert held_out.batch([3])[0].unique().tolist() == [ord("a")]
+
+
+def test_every_token_is_learned_once_and_never_from_another_document(data: Any, tmp_path: Path) -> None:
+    """Files of many lengths, some shorter than a window, one with documents of its own: each token but the first of its
+    document is an expected output once, right after the token before it, and sees its own document only."""
+    lengths, number = [1, 3, 41, 10, 2, 25], 0
+    begins: list[int] = []
+    for index, length in enumerate(lengths):
+        (tmp_path / f"{index}.bin").write_bytes(tokens(number, length, "uint16"))
+        begins += [number]
+        if length == 41:
+            np.save(tmp_path / f"{index}.starts.npy", np.array([0, 7, 8, 40]))
+            begins += [number + 7, number + 8, number + 40]
+        number += length
+    (tmp_path / "val.bin").write_bytes(bytes(100))
+    learned, _ = data.read_corpus(tmp_path, 10, 300)
+    inputs, following, documents = learned.batch(range(learned.windows))
+    is_learned = following >= 0
+    assert sorted(following[is_learned].tolist()) == sorted(set(range(number)) - set(begins))
+    assert (following - inputs)[is_learned].unique().tolist() == [1]
+    of_token = np.searchsorted(begins, inputs.numpy(), side="right")
+    for row in range(len(inputs) - 1):  # the last one is filled up
+        same = documents[row][:, None] == documents[row][None]
+        assert (same.numpy() == (of_token[row][:, None] == of_token[row][None])).all(), row
+
+
+@pytest.mark.parametrize("position", [0, 990, 1500])
+def test_a_mixture_has_its_shares_whatever_was_drawn_before(data: Any, tmp_path: Path, position: int) -> None:
+    """7 of 10 windows from the smaller source, which comes again; each source's windows come once in its epoch; a position
+    says what follows."""
+    for name, count in (("web", 3010), ("code", 510)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.bin").write_bytes(bytes(2 * count))
+        (tmp_path / name / "val.bin").write_bytes(bytes(100))
+    mixture, held_out = data.read_corpus(tmp_path, 10, 256, "web=0.3,code=0.7")
+    assert held_out.tokens == 100
+    whole = mixture.at(0, 3000, seed=1)
+    assert [source for source, _ in whole[:1000]].count(1) == 700
+    of_web = [number for source, number in whole if source == 0]
+    assert sorted(of_web[:301]) == list(range(301))
+    pieces = [each for start in range(position, position + 60, 6) for each in mixture.at(start, 6, seed=1)]
+    assert pieces == whole[position : position + 60]
+    assert mixture.batch(pieces)[0].shape == (60, 10)
+
+
+@pytest.mark.parametrize(
+    ("mixture", "message"),
+    [
+        ("web", "names no weights"),
+        ("web=0.5,code=-1", "names no weights"),
+        ("web=1,code=0.0001", "`code` has less than a thousandth"),
+        ("web=1,books=1", "has no folder `books`"),
+    ],
+)
+def test_a_mixture_that_cannot_be_is_refused(data: Any, tmp_path: Path, mixture: str, message: str) -> None:
+    """With what there is."""
+    for name in ("web", "code"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("a" * 300)
+    with pytest.raises(SetupError, match=message) as caught:
+        data.read_corpus(tmp_path, 10, 256, mixture)
+    assert caught.value.hint
+
+
+def test_packed_documents_learn_as_separate_ones(data: Any) -> None:
+    """The same loss and the same gradients, to 1e-6, for every family."""
+    gpt: Any = importlib.import_module("gpt")
+    lengths = [5, 17, 1, 9]
+    row = torch.randint(256, (1, sum(lengths)), generator=torch.Generator().manual_seed(0))
+    documents = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths))[None]
+    following = torch.where(documents[:, 1:] == documents[:, :-1], row[:, 1:], gpt.NOT_LEARNED)
+    for family in ("llama", "qwen2", "qwen3"):  # GPT-2's positions are learned, and go on in a packed row
+        model = gpt.GPT(gpt.Shape(2, 4, 32, 64, family=family, kv_heads=2))
+        model.reset_parameters(1)
+        found = []
+        for parts in ([(row, documents)], [(part, None) for part in row.split(lengths, 1)]):
+            model.zero_grad()
+            packed = len(parts) == 1
+            losses = [
+                gpt.loss_sum(
+                    model(part[:, :-1], None if those is None else those[:, :-1]), following if packed else part[:, 1:]
+                )
+                for part, those in parts
+                if part.shape[1] > 1
+            ]
+            total = torch.stack(losses).sum()
+            total.backward()
+            found.append((total.item(), torch.cat([one.grad.flatten() for one in model.parameters()])))
+        assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
+        assert ((found[0][1] - found[1][1]).norm() / found[1][1].norm()).item() < 1e-6
 
 
 def test_an_epoch_sees_every_window_once_wherever_it_is_cut(data: Any, tmp_path: Path) -> None:
@@ -148,7 +244,7 @@ def text(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "raw" / f"play{number}.txt").write_text(" ".join(draw.choice(words) for _ in range(25_000)))
     made = run(folder, sys.executable, script.with_name("prepare.py"), "--raw", "raw", "--shard_tokens", "60000")
     assert made.exit_code == 0, made.errors
-    assert {path.name[:4] for path in (folder / "text").iterdir()} == {"trai", "val_"}
+    assert {path.name[:4] for path in (folder / "text").iterdir()} == {"trai", "val_", "unit"}
     return folder / "text"
 
 
@@ -194,3 +290,48 @@ def test_hardware_that_is_not_there_is_named(script: Path, tmp_path: Path) -> No
         assert found.exit_code == 1
         assert words in found.errors
         assert "Traceback" not in found.errors
+
+
+def test_packed_documents_are_the_same_in_every_layout(script: Path, text: Path, tmp_path: Path) -> None:
+    """With parts, shards, tensor and context parallelism, and logits in pieces: the losses and gradients of one process.
+    Windows differ in how many of their tokens are learned, because short documents begin in some of them."""
+    rows = tmp_path / "short"
+    rows.mkdir()
+    draw = np.random.default_rng(1)
+    for name, count in (("train", 4000), ("val", 500)):
+        draw.integers(97, 105, count).astype(np.uint16).tofile(rows / f"{name}.bin")
+        np.save(rows / f"{name}.starts.npy", np.unique(np.append(0, draw.integers(0, count, count // 30))))
+    llama = ["--steps", "4", "--family", "llama", "--kv_heads", "2"]
+    whole = trained(script, tmp_path / "whole", rows, [sys.executable], *llama, "--layout", "ddp")
+    for number, options in enumerate(
+        (
+            ["--layout", "fsdp", "--accumulate", "2", "--logits_at_once", "50"],
+            ["--layout", "tp", "--logits_at_once", "50"],
+            ["--layout", "ddp", "--context_parallel", "2"],
+        )
+    ):
+        found = trained(script, tmp_path / str(number), rows, forks(2), *llama, *options)
+        assert_same_losses(found, whole)
+        assert found.last("test_loss") == pytest.approx(whole.last("test_loss"), abs=5e-6)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("has_documents", [True, False])
+def test_the_mask_of_blocks_for_gpus_says_the_same(data: Any, has_documents: bool) -> None:
+    """`flex_attention` with it, whose forward a CPU can run, against a mask: documents, and positions of two processes
+    that share a window."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    gpt: Any = importlib.import_module("gpt")
+    everywhere = torch.arange(160).view(4, 40)[[0, 3, 1, 2]].flatten()  # one from the front and one from the back
+    here = everywhere[:80]
+    documents = (torch.arange(160) // 37).repeat(2, 1)[:, everywhere] if has_documents else None
+    of_queries = documents[:, :80] if documents is not None else None
+    queries = torch.randn(2, 4, 80, 16, generator=torch.Generator().manual_seed(0))
+    keys, values = torch.randn(2, 2, 2, 160, 16, generator=torch.Generator().manual_seed(1))
+    expected = gpt.attend(queries, keys, values, gpt.mask_of(here, everywhere, of_queries, documents))
+    blocks = gpt.blocks_of(here, everywhere, of_queries, documents)
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(gpt, "compiled_flex", lambda: flex_attention)
+        found = gpt.attend(queries, keys, values, blocks)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -54,7 +54,7 @@ def test_the_memory_estimate_of_gpt2_is_the_sum_of_its_parts() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("parts", [["stopped"], ["ddp", "resnet", "overlap"]], ids="+".join)
+@pytest.mark.parametrize("parts", [["stopped"], ["ddp", "resnet", "overlap"], ["decoder"]], ids="+".join)
 def test_parts_come_to_their_figures(parts: list[str], tmp_path: Path) -> None:
     """Rehearsed on the CPU: the table, the JSON and the trace are there, and nothing is NOT MET."""
     command = [sys.executable, str(BENCH), "--rehearse", "--only", *parts]

@@ -241,15 +241,14 @@ def test_what_a_block_keeps_grows_with_the_microbatch(parts: dict[str, ModuleTyp
     import torch
 
     gpt: Any = importlib.import_module("gpt")
-    model = gpt.GPT(gpt.Shape(layers=1, heads=2, width=16, context=8))
-    model.reset_parameters(seed=1)
-    blocks = list(model.blocks.values())
+    shape = gpt.Shape(layers=1, heads=2, width=16, context=8)
+    blocks = gpt.slices_of(shape)
     one, two = (
         parts["balance"].profile(blocks, torch.zeros(count, 8, dtype=torch.long), gpt.loss_of, repeat=1)
         for count in (1, 2)
     )
     assert [cost.name for cost in one] == ["Embedding", "Layer", "Head"]
-    assert sum(cost.parameters for cost in one) == gpt.parameters_of([model])
+    assert sum(cost.parameters for cost in one) == gpt.parameters_of([gpt.GPT(shape)])
     assert two[1].activation_bytes == 2 * one[1].activation_bytes
     assert all(cost.seconds > 0 for cost in one)
 
@@ -266,6 +265,8 @@ def test_what_a_block_keeps_grows_with_the_microbatch(parts: dict[str, ModuleTyp
         ({"global_batch": 24, "shards": 2, "replicas": 2}, 4, "24 windows cannot be cut into 4 x 8 equal parts"),
         ({"layers": 5, "schedule": "interleaved"}, 4, "7 blocks are too few for 8 stages"),
         ({"microbatches": 2}, 4, "`1f1b` needs at least 4 microbatches"),
+        ({"recompute": "full", "schedule": "zero-bubble-v"}, 2, "`--recompute` does not go with `zero-bubble-v`"),
+        ({"compile": True, "schedule": "zero-bubble"}, 2, "`--compile` does not go with `zero-bubble`"),
         ({"microbatches": 9, "global_batch": 18, "schedule": "interleaved"}, 2, "`interleaved` cannot run: .*rounds"),
     ],
 )
@@ -279,6 +280,7 @@ def test_what_cannot_run_is_said_before_anything_is_computed(
         "width": 128,
         "heads": 4,
         "context": 128,
+        "vocabulary": 256,
         "replicas": 1,
         "shards": 1,
         "tensor": 1,

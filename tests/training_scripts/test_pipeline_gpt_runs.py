@@ -241,3 +241,42 @@ def test_the_smp_engine_learns_the_same(script: Path, alone: Run, tmp_path: Path
     assert_same_losses(found, alone, norms=False)
     assert (tmp_path / "checkpoint" / "newest").read_text() == "step_30"
     assert (tmp_path / "model" / "model.pt").is_file()
+
+
+def test_documents_and_recomputed_layers_learn_as_in_one_process(script: Path, tmp_path: Path) -> None:
+    """Rows of gpt_fsdp's prepare.py, packed and masked in every stage: two stages that recompute, and shards with tensor
+    parallelism, have the losses of one process; windows differ in how much of them is learned."""
+    import numpy as np
+
+    text = tmp_path / "text"
+    text.mkdir()
+    draw = np.random.default_rng(1)
+    for name, count in (("train", 3000), ("val", 400)):
+        draw.integers(97, 105, count).astype(np.uint16).tofile(text / f"{name}.bin")
+        np.save(text / f"{name}.starts.npy", np.unique(np.append(0, draw.integers(0, count, count // 20))))
+    llama = [
+        "--family",
+        "llama",
+        "--kv_heads",
+        "2",
+        "--heads",
+        "4",
+        "--layers",
+        "4",
+        "--width",
+        "32",
+        "--context",
+        "32",
+    ]
+    options = [*llama, "--steps", "4", "--report_every", "1", "--microbatches", "4"]
+    variables = {"CLOUDTRAIN_INPUT_TEXT": str(text)}
+    one = run(tmp_path / "one", sys.executable, script, *options, **variables)
+    assert one.exit_code == 0, one.errors
+    for name, processes, more in (
+        ("recomputed", "2", ["--recompute", "full"]),
+        ("cut", "4", ["--shards", "2", "--tensor", "2", "--recompute", "selective"]),
+    ):
+        found = run(tmp_path / name, *TORCHRUN, processes, script, *options, *more, **variables)
+        assert found.exit_code == 0, found.errors
+        assert_same_losses(found, one)
+        assert found.last("test_loss") == pytest.approx(one.last("test_loss"), abs=FIVE_DECIMALS)

@@ -113,8 +113,8 @@ def lonely(mesh):
 '''
 
 COMPARED_FAULTS: dict[str, tuple[Edit, ...]] = {
-    "factor": (("layouts.py", "(loss / self._excess).backward()",
-                "(loss / self._excess * (2 if self.grid.data > 1 else 1)).backward()"),),
+    "factor": (("layouts.py", "(loss * (scale / self._excess)).backward()",
+                "(loss * (scale / self._excess) * (2 if self.grid.data > 1 else 1)).backward()"),),
     "missing": (
         ("layouts.py", 'no_sync = getattr(self.trained, "no_sync", contextlib.nullcontext)',
          'no_sync, is_last = getattr(self.trained, "no_sync", contextlib.nullcontext), False'),
@@ -124,7 +124,7 @@ COMPARED_FAULTS: dict[str, tuple[Edit, ...]] = {
         ("layouts.py", "self.model.set_requires_gradient_sync(is_last)",
          "self.model.set_requires_gradient_sync(is_last); self.model.set_requires_all_reduce(False)"),
     ),
-    "shard": (("layouts.py", "return rank // self.tensor % self.data", "return 0"),),
+    "shard": (("layouts.py", "return rank // (self.tensor * self.context) % self.data", "return 0"),),
 }  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_the_comparison_of_all_layouts_sees_a_planted_fault(fault: str, tmp_path
     small = "--layers 1 --width 32 --heads 4 --context 16 --steps 2 --compare".split()
     found = run(tmp_path / "run", *forks(4), script, *small, PYTHONPATH=str(script.parents[2]))
     assert found.exit_code == 0, found.errors
-    rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:14]}
+    rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:16]}
     seen = {name: float(cells[3]) for name, cells in rows.items()}
     for layout in ("ddp", "ddp, 2 parts", "fsdp", "fsdp, kept", "fsdp, 2 parts", "hsdp", "2d"):
         assert seen[layout] > SAME_GRADIENT, (fault, layout)
@@ -146,7 +146,7 @@ def test_the_comparison_of_all_layouts_sees_a_planted_fault(fault: str, tmp_path
 
 
 PIPELINED_FAULTS: dict[str, tuple[Edit, ...]] = {
-    "factor": (("pipeline.py", "/ (microbatches * excess)", "/ (microbatches * excess) * place.tensor"),),
+    "factor": (("pipeline.py", "/ (self.count * self.times)", "/ (self.count * self.times) * place.tensor"),),
     "missing": (
         (
             "layouts.py",

@@ -160,3 +160,13 @@ def test_every_training_keeps_its_gradients_in_the_buckets() -> None:
     ]
     assert len(calls) >= 7
     assert [name for name, named in calls if "gradient_as_bucket_view" not in named] == []
+
+
+def test_determinism_can_be_switched_wherever_it_is_on() -> None:
+    """It has a price, and who measures speed does not want it; each script asks the runtime, with its option."""
+    root = FOLDERS[0].parent
+    asked = {path.parent.name: path.read_text("utf-8") for path in root.glob("*/train.py")}
+    having = {name for name, text in asked.items() if "runtime.use_determinism(config.deterministic" in text}
+    assert having >= {"cifar_ddp", "digits_ddp", "gpt_fsdp", "pipeline_gpt", "spleen_segmentation", "mnist_horovod"}
+    assert {name for name, text in asked.items() if "    deterministic: bool" in text} == having
+    assert [name for name, text in asked.items() if "torch.use_deterministic_algorithms" in text] == []

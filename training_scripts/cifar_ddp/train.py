@@ -20,7 +20,6 @@ last checkpoint, and the losses are those of a run that was never stopped.
 """
 
 import math
-import os
 import sys
 import tempfile
 import time
@@ -68,6 +67,7 @@ class Config:
     workers: int = 1  # processes that prepare batches ahead, for each process that trains; 0: none
     prefetch: int = 4  # batches that each worker keeps ready
     seed: int = 1
+    deterministic: bool = True  # equal runs give equal losses; False: the fastest kernels
     backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
     report_every: int = 10  # steps
     checkpoint_every: int = 50  # steps
@@ -80,8 +80,7 @@ AT_LEAST = {
 }  # fmt: skip
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
-torch.use_deterministic_algorithms(True)
+runtime.use_determinism(config.deterministic)
 torch.manual_seed(config.seed)  # the same initial weights everywhere
 if not torch.cuda.is_available():
     torch.set_num_threads(1)  # the network is too small to share among cores

@@ -1,9 +1,10 @@
 """Distribute one model over processes in five layouts, which all give the same losses.
 
-Processes form a grid of three axes. Along `replicate` they hold the same parameters and average gradients (DDP). Along
+Processes form a grid of four axes. Along `replicate` they hold the same parameters and average gradients (DDP). Along
 `shard` each holds a part of every parameter, gradient and optimizer state, and gathers a block's parameters just before
-it computes with them (FSDP2). Along `tensor` they compute each layer together, each with a slice of its matrices
-(tensor parallelism). A layout determines the lengths of the axes:
+it computes with them (FSDP2). Along `context` they have parts of the same windows, and gather keys and values for
+attention; FSDP2 shards over this axis, too. Along `tensor` they compute each layer together, each with a slice of its
+matrices (tensor parallelism). A layout determines the lengths of the axes; `--context_parallel` divides the others:
 
     layout   replicate  shard   tensor
     ddp      all        1       1
@@ -16,17 +17,19 @@ it computes with them (FSDP2). Along `tensor` they compute each layer together, 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpt import GPT, Layer, Shape, loss_of
+from gpt import FAMILIES, GPT, NOT_LEARNED, Shape, loss_sum
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from cloudtrain.runtime import SetupError, has_float8
+from cloudtrain.runtime import SetupError, has_bf16, has_float8
 
 AXES = ("replicate", "shard", "tensor")
 
@@ -38,16 +41,25 @@ class Grid:
     replicate: int
     shard: int
     tensor: int
+    context: int = 1
 
     @property
     def data(self) -> int:
-        """Return the number of shares of a batch. Processes along `tensor` work on the same share."""
+        """Return the number of shares of a batch. Processes along `tensor` and `context` work on the same share."""
         return self.replicate * self.shard
 
     def share_of(self, rank: int) -> int:
         """Return the share of a process. Neighbours are along `tensor`, because those exchange most. Several processes
         may each have a grid of one process."""
-        return rank // self.tensor % self.data
+        return rank // (self.tensor * self.context) % self.data
+
+    def positions_of(self, rank: int, length: int) -> Tensor | None:
+        """Return the positions of a window that a process along `context` has; None for all. It has one part from the
+        front and one from the back, because positions at the back see more and take longer."""
+        if self.context == 1:
+            return None
+        place, parts = rank // self.tensor % self.context, torch.arange(length).chunk(2 * self.context)
+        return torch.cat([parts[place], parts[-1 - place]])
 
 
 LAYOUTS: dict[str, Callable[[int, int, int], Grid]] = {
@@ -68,26 +80,59 @@ def grid_of(config: Any, world: int) -> Grid:
     Raises:
         SetupError: the processes, the model or the batch cannot be divided that way.
     """
-    grid = LAYOUTS[config.layout](world, config.replicas, config.tensor)
-    if grid.data * grid.tensor != world:
+    part = getattr(config, "context_parallel", 1)
+    if world % part:
+        raise SetupError(
+            f"{world} processes make no grid of context_parallel {part}",
+            hint="start a multiple of `--context_parallel` processes",
+        )
+    grid = LAYOUTS[config.layout](world // part, config.replicas, config.tensor)
+    if grid.data * grid.tensor * part != world:
         option, size = ("replicas", config.replicas) if config.layout == "hsdp" else ("tensor", config.tensor)
         raise SetupError(
             f"{world} processes make no grid of {option} {size}", hint=f"start a multiple of `--{option}` processes"
         )
-    for name in ("heads", "context", "vocabulary"):
-        if getattr(config, name) % grid.tensor:
+    if part > 1 and (grid.tensor > 1 or config.context % (2 * part)):
+        raise SetupError(
+            f"`--context_parallel {part}` cuts no windows of {config.context} under `--layout {config.layout}`",
+            hint=f"use `ddp`, `fsdp` or `hsdp`, and a multiple of {2 * part} for `--context`",
+        )
+    grid = Grid(grid.replicate, grid.shard, grid.tensor, part)
+    shape = shape_of(config)
+    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "context": shape.context, "vocabulary": shape.vocabulary}
+    for name, size in {**sizes, "feed_width": shape.feed_width}.items():
+        if size % grid.tensor:
             raise SetupError(
-                f"`{name}` {getattr(config, name)} cannot be cut into {grid.tensor} equal parts",
+                f"`{name}` {size} cannot be cut into {grid.tensor} equal parts",
                 hint=f"tensor parallelism divides it: make `--{name}` a multiple of {grid.tensor}",
             )
-    if config.width % config.heads:
-        raise SetupError(f"`width` {config.width} is no multiple of `heads` {config.heads}", hint="change `--heads`")
     if config.global_batch % (grid.data * config.accumulate):
         raise SetupError(
             f"{config.global_batch} windows cannot be cut into {grid.data} shares of {config.accumulate} equal parts",
             hint="make `--global_batch` a multiple of data-parallel processes times `--accumulate`",
         )
     return grid
+
+
+def shape_of(config: Any) -> Shape:
+    """Return the shape that the options describe.
+
+    Raises:
+        SetupError: they contradict each other.
+    """
+    optional = ("family", "kv_heads", "head_width", "feed_width", "rope_theta", "norm_eps", "tied")
+    more = {name: getattr(config, name) for name in optional if hasattr(config, name)}
+    if config.width % config.heads and not more.get("head_width"):
+        raise SetupError(f"`width` {config.width} is no multiple of `heads` {config.heads}", hint="change `--heads`")
+    shape = Shape(config.layers, config.heads, config.width, config.context, config.vocabulary, **more)
+    assert shape.family in FAMILIES
+    if shape.heads % shape.kv_heads:
+        raise SetupError(
+            f"`heads` {shape.heads} is no multiple of `kv_heads` {shape.kv_heads}", hint="change `--kv_heads`"
+        )
+    if shape.family != "gpt2" and shape.head_width % 2:
+        raise SetupError(f"RoPE turns pairs, and `head_width` is {shape.head_width}", hint="make it even")
+    return shape
 
 
 def check_hardware(config: Any, device: torch.device) -> None:
@@ -97,6 +142,8 @@ def check_hardware(config: Any, device: torch.device) -> None:
             f"`--float8` needs a GPU with float8 (H100, L40S, B200, MI300), and this is {name_of(device)}",
             hint="leave it out; `--precision bf16` runs here" if device.type == "cuda" else "leave it out",
         )
+    if config.precision == "bf16" and device.type == "cuda" and not has_bf16():
+        raise SetupError(f"{name_of(device)} has no bf16, and would imitate it slowly", hint="use `--precision fp16`")
     if config.async_tensor and (device.type != "cuda" or torch.cuda.device_count() < 2):
         raise SetupError(
             f"`--async_tensor` needs GPUs that reach each other's memory (NVLink), and this is {name_of(device)}",
@@ -122,32 +169,60 @@ class Spread:
                 hint="use `--layout ddp`, GPUs, or a newer PyTorch",
             )
         self.grid, self.device, self.config = grid, device, config
-        self.shape = Shape(config.layers, config.heads, config.width, config.context, config.vocabulary)
-        is_alone = config.layout == "ddp" and grid.replicate == 1
+        self.shape = shape_of(config)
+        is_alone = config.layout == "ddp" and grid.replicate * grid.context == 1
         mesh = None if is_alone else make_mesh(grid, device)
         self.model = arrange(self.shape, config, grid, mesh)
+        self._shared_by = grid.data * grid.context
         self._excess = excess_of(mesh.get_group("shard"), device) if config.layout in SHARDED else 1.0
+        self._gather = None if grid.context == 1 else gathering(grid, device)
+        self.positions = grid.positions_of(dist.get_rank(), config.context) if grid.context > 1 else None
         self.model.to_empty(device=device)
+        self.model.tie()
         initialise(self.model, self.shape, config.seed)
         self.trained: nn.Module = self.model
-        if config.layout == "ddp" and grid.replicate > 1:
+        if config.layout == "ddp" and not is_alone:
             ids = [device.index] if device.type == "cuda" else None
             self.trained = nn.parallel.DistributedDataParallel(self.model, device_ids=ids, gradient_as_bucket_view=True)
         with_compiler = config.compile and grid.tensor == 1
-        self.loss_of = torch.compile(loss_of) if with_compiler else loss_of
+        self.loss_sum = torch.compile(loss_sum) if with_compiler else loss_sum
 
-    def gradients(self, inputs: Tensor, following: Tensor) -> Tensor:
-        """Run forward and backward of this process's share, in `accumulate` parts. Return its mean loss. Gradients are
-        exchanged with the last part, and are means over the whole batch."""
+    def gradients(
+        self, inputs: Tensor, following: Tensor, documents: Tensor | None = None, scale: float = 1.0
+    ) -> Tensor:
+        """Run forward and backward of this process's share, in `accumulate` parts. Return a loss whose mean over all
+        processes is the batch's mean over its tokens. Gradients are exchanged with the last part, and are those of the
+        mean, times `scale`."""
         parts = self.config.accumulate
+        inputs, following, documents = self._mine(inputs, following, documents)
+        count = self._mean_count(following)
         total = torch.zeros((), device=self.device)
-        for number, (part, target) in enumerate(zip(inputs.chunk(parts), following.chunk(parts), strict=True), start=1):
+        shares = zip(inputs.chunk(parts), following.chunk(parts), chunks_of(documents, parts), strict=True)
+        for number, (part, target, those) in enumerate(shares, start=1):
             with self._exchanging(number == parts), self._logits_in_parts():
-                loss = self._loss(part, target) / parts
-                (loss / self._excess).backward()
+                loss = self._loss(part, target, those, self.config.logits_at_once) / count
+                (loss * (scale / self._excess)).backward()
             total += whole(loss.detach())
         self._add_up()
         return total
+
+    def _mine(
+        self, inputs: Tensor, following: Tensor, documents: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return this process's positions of the windows, where processes along `context` divide them."""
+        if self.positions is None:
+            return inputs, following, documents
+        self.positions = here = self.positions.to(self.device)
+        return inputs[:, here], following[:, here], None if documents is None else documents[:, here]
+
+    def _mean_count(self, following: Tensor) -> Tensor:
+        """Return the number of tokens to learn from, as a mean over the processes that average gradients. Windows with
+        borders of documents have fewer, and each token of the batch counts the same."""
+        count = (following != NOT_LEARNED).sum().float()
+        if self._shared_by > 1:
+            dist.all_reduce(count)
+            count /= self._shared_by * self.grid.tensor
+        return count.clamp(min=1e-6)
 
     @torch.no_grad()
     def _add_up(self) -> None:
@@ -159,20 +234,28 @@ class Spread:
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
 
     @torch.no_grad()
-    def evaluate(self, inputs: Tensor, following: Tensor) -> Tensor:
-        """Return the mean loss of this process's share. It is not compiled, because compiling takes longer than a
-        single evaluation."""
-        parts = self.config.accumulate
-        with self._logits_in_parts(), torch.compiler.set_stance("force_eager"):
-            pairs = zip(inputs.chunk(parts), following.chunk(parts), strict=True)
-            sums = [whole(self._loss(part, target)) * len(part) for part, target in pairs]  # the last may be smaller
-            return torch.stack(sums).sum() / len(inputs)
+    def evaluate(self, inputs: Tensor, following: Tensor, documents: Tensor | None = None) -> Tensor:
+        """Return a loss whose mean over all processes is that of all tokens. Logits exist for some tokens at a time:
+        those of a whole batch are often larger than all else. It is not compiled, because compiling takes longer than
+        a single evaluation; but `flex_attention`, which masks documents on GPUs, needs the compiler."""
+        inputs, following, documents = self._mine(inputs, following, documents)
+        count, parts = self._mean_count(following), self.config.accumulate
+        needs_compiler = self.device.type == "cuda" and (documents is not None or self.grid.context > 1)
+        eager = contextlib.nullcontext() if needs_compiler else torch.compiler.set_stance("force_eager")
+        with self._logits_in_parts(), eager:
+            shares = list(zip(inputs.chunk(parts), following.chunk(parts), chunks_of(documents, parts), strict=False))
+            return torch.stack([whole(self._loss(*share, at_once=LOGITS_AT_ONCE)) for share in shares]).sum() / count
 
-    def _loss(self, inputs: Tensor, following: Tensor) -> Tensor:
-        is_cast = self.config.precision == "bf16" and self.config.layout not in SHARDED  # else FSDP2 casts
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_cast):
-            logits = self.trained(inputs)
-        return self.loss_of(logits, following)
+    def _loss(self, inputs: Tensor, following: Tensor, documents: Tensor | None, at_once: int = 0) -> Tensor:
+        """Return the sum of the losses. With `at_once`, the model computes it from a part of the logits at a time."""
+        kind = PRECISIONS[self.config.precision]
+        is_cast = kind is not None and self.config.layout not in SHARDED  # else FSDP2 casts
+        where = {"documents": documents, "positions": self.positions, "gather": self._gather}
+        with torch.autocast(self.device.type, kind or torch.bfloat16, enabled=is_cast):
+            if at_once:
+                return self.trained(inputs, **where, following=following, at_once=at_once)
+            logits = self.trained(inputs, **where)
+        return self.loss_sum(logits, following)
 
     def _logits_in_parts(self) -> contextlib.AbstractContextManager[None]:
         """Return the loss from divided logits. With tensor parallelism the vocabulary is divided, so no process holds
@@ -194,17 +277,41 @@ class Spread:
 
 
 def make_mesh(grid: Grid, device: torch.device) -> Any:
-    """Return the grid as torch's mesh. Neighbouring processes differ in `tensor` first, in `replicate` last."""
-    sizes = (grid.replicate, grid.shard, grid.tensor)
+    """Return the grid as torch's mesh, in which FSDP2 also shards along `context`. Neighbouring processes differ in
+    `tensor` first, in `replicate` last."""
+    sizes = (grid.replicate, grid.shard * grid.context, grid.tensor)
     mesh = dist.init_device_mesh(device.type, sizes, mesh_dim_names=AXES)
     if grid.shard > 1 and grid.tensor > 1:
         mesh["shard", "tensor"]._flatten("model")  # or the norm of gradients goes over one axis, then over the other
     return mesh
 
 
-def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any) -> GPT:
+def gathering(grid: Grid, device: torch.device) -> Callable[[Tensor, int], Tensor]:
+    """Return the function that puts the parts of a tensor on all processes along `context` together. Its backward adds
+    up the gradients, also those that are not contiguous, which `torch.distributed.nn.all_gather` gets wrong on gloo."""
+    import torch.distributed._functional_collectives as collectives
+
+    group = dist.init_device_mesh(device.type, (grid.data, grid.context), mesh_dim_names=("data", "part")).get_group(
+        "part"
+    )
+    name = "all_gather_single" if hasattr(collectives, "all_gather_single_autograd") else "all_gather_tensor"  # to 2.12
+    plain, differentiable = getattr(collectives, name), getattr(collectives, f"{name}_autograd")
+
+    def gather(part: Tensor, dimension: int) -> Tensor:
+        found: Tensor = (differentiable if part.requires_grad else plain)(part.contiguous(), dimension, group)
+        return found
+
+    return gather
+
+
+def chunks_of(documents: Tensor | None, parts: int) -> Any:
+    """Return the numbers of documents for each part of a batch."""
+    return [None] * parts if documents is None else documents.chunk(parts)
+
+
+def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any, device: str = "meta") -> GPT:
     """Arrange the model on the meta device, where it takes no memory: cut, recompute, compile, shard, in this order."""
-    with torch.device("meta"):
+    with torch.device(device):
         model = GPT(shape)
     if getattr(config, "float8", False):
         use_float8(model)
@@ -212,14 +319,19 @@ def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any) -> GPT:
         cut(model, mesh["tensor"])
         if getattr(config, "async_tensor", False):
             send_beside(mesh["tensor"])
-    for block in model.blocks.values():
-        if isinstance(block, Layer):
-            block.__class__ = RECOMPUTED[config.recompute]
-        if config.compile:
-            block.forward = torch.compile(block.forward)
+    ease(model, config)
     if config.layout in SHARDED:
         shard(model, mesh["replicate", "shard"] if grid.replicate > 1 else mesh["shard"], config)
     return model
+
+
+def ease(model: GPT, config: Any) -> None:
+    """Let layers compute activations again instead of keeping them, and compile each layer."""
+    for layer in model.layers.values():
+        if config.recompute != "none":
+            layer.__class__ = recomputing(type(layer), config.recompute)
+        if config.compile:
+            layer.forward = torch.compile(layer.forward)  # type: ignore[method-assign]
 
 
 def use_float8(model: GPT) -> None:
@@ -228,7 +340,7 @@ def use_float8(model: GPT) -> None:
         from torchao.float8 import convert_to_float8_training
     except ModuleNotFoundError:
         raise SetupError("`--float8` needs torchao", hint="pip install torchao") from None
-    convert_to_float8_training(model, module_filter_fn=lambda _, name: ".logits" not in name)
+    convert_to_float8_training(model, module_filter_fn=lambda _, name: "lm_head" not in name)
 
 
 def send_beside(mesh: Any) -> None:
@@ -244,18 +356,20 @@ def shard(model: GPT, mesh: Any, config: Any) -> None:
     """Apply FSDP2, block by block: while one block computes, the parameters of the next one are on their way.
 
     With `reshard`, a block's parameters are freed after its forward and gathered again for its backward (ZeRO 3).
-    Without it they are kept in between (ZeRO 2), for more memory and one exchange less. The last block is always kept,
+    Without it they are kept in between (ZeRO 2), for more memory and one exchange less. The head is always kept,
     because it is needed again at once.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy()
-    if config.precision == "bf16":
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    *others, last = model.blocks.values()
-    for block in others:
+    if (kind := PRECISIONS[config.precision]) is not None:
+        policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=torch.float32)
+    blocks: list[nn.Module] = list(model.layers.values())
+    if model.has_embedding and not model.shape.tied:  # else it is gathered with the head, whose weights it has
+        blocks.insert(0, model.model.embed_tokens)  # type: ignore[arg-type]
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # nothing changes it in place
+    for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard)
-    fully_shard(last, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 
@@ -274,28 +388,37 @@ def cut(model: GPT, mesh: Any) -> None:
 
     positions = Shard(1)  # of (batch, length, width)
     gathered = PrepareModuleInput(input_layouts=positions, desired_input_layouts=Replicate())
-    plans: dict[str, dict[str, Any]] = {
-        "Embedding": {
-            "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=positions),
-            "positions": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),  # (length, width)
-        },
-        "Layer": {
-            "attention_norm": SequenceParallel(),
-            "attention": gathered,
-            "attention.queries_keys_values": ColwiseParallel(),
-            "attention.out": RowwiseParallel(output_layouts=positions),
-            "feed_norm": SequenceParallel(),
-            "feed": gathered,
-            "feed.wide": ColwiseParallel(),
-            "feed.out": RowwiseParallel(output_layouts=positions),
-        },
-        "Head": {
-            "norm": SequenceParallel(),
-            "logits": ColwiseParallel(input_layouts=positions, output_layouts=Shard(-1), use_local_output=False),
-        },
+    with_seen = PrepareModuleInput(input_layouts=(positions, None), desired_input_layouts=(Replicate(), None))
+    heads = SequenceParallel(sequence_dim=2, use_local_output=True)  # of (batch, length, heads, head_width)
+    layer = {
+        "input_layernorm": SequenceParallel(),
+        "self_attn": with_seen,
+        **{f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"},
+        "self_attn.o_proj": RowwiseParallel(output_layouts=positions),
+        "post_attention_layernorm": SequenceParallel(),
+        "mlp": gathered,
+        "mlp.gate_proj": ColwiseParallel(),
+        "mlp.up_proj": ColwiseParallel(),
+        "mlp.down_proj": RowwiseParallel(output_layouts=positions),
+        "self_attn.q_norm": heads,
+        "self_attn.k_norm": heads,
     }
-    for block in model.blocks.values():
-        parallelize_module(block, mesh, plans[type(block).__name__])
+    ends = {
+        "model.embed_tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=positions),
+        "model.embed_positions": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),  # (length, width)
+        "model.norm": SequenceParallel(use_local_output=True),
+        "lm_head": ColwiseParallel(input_layouts=positions, output_layouts=Shard(-1), use_local_output=False),
+    }
+    for block in model.layers.values():
+        parallelize_module(block, mesh, {name: plan for name, plan in layer.items() if has_module(block, name)})
+    parallelize_module(model, mesh, {name: plan for name, plan in ends.items() if has_module(model, name)})
+    model.tensor = mesh.size()
+    model.tie()
+
+
+def has_module(module: nn.Module, name: str) -> bool:
+    """Return whether a module of that name is in it."""
+    return any(name == each for each, _ in module.named_modules())
 
 
 def is_older(version: str) -> bool:
@@ -316,19 +439,20 @@ def excess_of(group: Any, device: torch.device) -> float:
     return float(mean.item())
 
 
-class RecomputedLayer(Layer):
-    """Keeps only its input between forward and backward, and computes the rest again: a third more arithmetic, memory
-    of one layer instead of all."""
+@cache
+def recomputing(kind: type[nn.Module], how: str) -> type[nn.Module]:
+    """Return a layer's class that computes activations again in the backward. `full` keeps only the layer's input: a
+    third more arithmetic, memory of one layer instead of all. `selective` also keeps the results of matrix products and
+    attention, and computes cheap operations again: norms, activation functions, sums."""
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    if how == "selective":
+        options["context_fn"] = kept_contexts
 
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(super().forward, x, use_reentrant=False, preserve_rng_state=False)
+    class Recomputed(kind):  # type: ignore[misc, valid-type]
+        def forward(self, *inputs: Any) -> Tensor:
+            return checkpoint(super().forward, *inputs, **options)
 
-
-class SelectivelyRecomputedLayer(Layer):
-    """Keeps the results of matrix products and attention, and computes cheap operations again: norms, GELU, sums."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(super().forward, x, use_reentrant=False, preserve_rng_state=False, context_fn=kept_contexts)
+    return Recomputed
 
 
 def kept_contexts() -> Any:
@@ -336,34 +460,42 @@ def kept_contexts() -> Any:
     return create_selective_checkpoint_contexts(KEPT)
 
 
-RECOMPUTED: dict[str, type[Layer]] = {
-    "none": Layer,
-    "selective": SelectivelyRecomputedLayer,
-    "full": RecomputedLayer,
-}
-
 KEPT = [
     torch.ops.aten.mm.default,
+    torch.ops.aten._scaled_mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops._c10d_functional.reduce_scatter_tensor.default,
 ]
 """The operations whose results selective recomputation keeps."""
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+LOGITS_AT_ONCE = 2048
+"""Tokens whose logits an evaluation computes at once: 1 GiB in fp32 for a vocabulary of 128,000."""
 
 
 @torch.no_grad()
 def initialise(model: GPT, shape: Shape, seed: int) -> None:
     """Initialise weights independently of the layout. Each block is made whole on the CPU from its own seed, and each
     process takes its part: no messages, and never more than one block at a time."""
-    for index, block in model.blocks.items():
-        source = GPT(shape, blocks=[int(index)])
+    for index, named in model.parameters_by_block().items():
+        source = GPT(shape, blocks=[index])
         source.reset_parameters(seed)
-        for parameter, weights in zip(block.parameters(), source.parameters(), strict=True):
-            if hasattr(parameter, "placements"):
-                parameter.to_local().copy_(part_of(weights, parameter))
-            else:
-                parameter.copy_(weights)
+        weights = dict(source.named_parameters())
+        for name, parameter in named.items():
+            fill(parameter, weights[name])
+
+
+@torch.no_grad()
+def fill(parameter: Tensor, weights: Tensor) -> None:
+    """Copy this process's part of `weights` into a parameter, spread or not."""
+    if hasattr(parameter, "placements"):
+        parameter.to_local().copy_(part_of(weights, parameter))
+    else:
+        parameter.copy_(weights)
 
 
 def part_of(weights: Tensor, parameter: Any) -> Tensor:

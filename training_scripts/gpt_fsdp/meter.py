@@ -1,8 +1,9 @@
 """Measure speed, utilisation of the hardware, and memory.
 
 MFU, model FLOPs utilisation, is the arithmetic that the model needs, per second, divided by what the GPUs could do at
-best. It counts 6 operations for each weight and token (2 forward, 4 backward) and 12 * layers * width * context for
-attention (`gpt.flops_per_token`); recomputed activations are not counted, because the model does not need them.
+best. It counts 6 operations for each weight of a product and token (2 forward, 4 backward) and 12 * layers * heads *
+head_width * context for attention (`gpt.flops_per_token`); recomputed activations are not counted, because the model
+does not need them.
 """
 
 from __future__ import annotations

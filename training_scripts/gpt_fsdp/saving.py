@@ -11,6 +11,7 @@ import json
 import shutil
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,15 @@ from cloudtrain.runtime.process_group import any_rank, from_main
 from cloudtrain.runtime.sharded import read_shards, write_shards
 
 
+def use_same_gpu() -> Callable[[], None]:
+    """Return the function by which another thread takes this thread's GPU. Otherwise it would take the first one, where
+    each process of the machine would occupy memory."""
+    if not torch.cuda.is_available():
+        return lambda: None
+    device = torch.cuda.current_device()
+    return lambda: torch.cuda.set_device(device)
+
+
 class Saving:
     """The checkpoints of a run. All methods are called by all processes.
 
@@ -47,7 +57,7 @@ class Saving:
         self.is_main = dist.get_rank() == 0
         self.progress: dict[str, Any] = {}
         self._group = dist.new_group(backend="gloo") if is_async else None
-        self._thread = ThreadPoolExecutor(1) if is_async else None
+        self._thread = ThreadPoolExecutor(1, initializer=use_same_gpu()) if is_async else None
         self._staged: Any = None
         self._writing: tuple[Future[Any], Path, int] | None = None  # what was written, folder, step
         self._newest = 0  # step

@@ -1,4 +1,4 @@
-"""Train a GPT with FSDP2, tensor parallelism, or both: one model, five layouts, the same losses.
+"""Train a decoder with FSDP2, tensor parallelism, or both: one model, five layouts, the same losses.
 
 One process, then two that shard the model, then four as two shards of two tensor-parallel processes:
     python train.py
@@ -12,6 +12,11 @@ Options that change memory and speed and, but for bf16, no loss:
 Your own text: *.txt, or files of tokens that prepare.py, nanoGPT or llm.c wrote, in data/text:
     python prepare.py --tokenizer gpt2
     torchrun --nproc-per-node 8 train.py --preset gpu-124m --evaluate_every 250
+
+A Llama, Qwen2 or Qwen3 of Hugging Face, trained further on your text, so that transformers opens the result:
+    python prepare.py --tokenizer Qwen3-0.6B
+    torchrun --nproc-per-node 8 train.py --init_from Qwen3-0.6B --context 2048 --export hf
+    torchrun --nproc-per-node 2 train.py --family llama --kv_heads 2 --tied --export hf
 
 All layouts side by side, as a table:
     torchrun --nproc-per-node 4 train.py --compare
@@ -31,10 +36,10 @@ Stop it with SIGTERM (or lose the spot instance) and run it again, with any numb
 continues from its last checkpoint, and the losses are those of a run that was never stopped.
 """
 
-import math
 import os
 import sys
 import time
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -51,31 +56,53 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
 
 # In a checkout gpt.py stands only there (.cloudtraininclude); a copy and a bundle have it here.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "pipeline_gpt"))
-from data import Feed, read_corpus
+from data import Batch, Feed, moved, read_corpus
 from gpt import divided, read_text, starts_at, windows_at
+from huggingface import export, read_weights, start_of
 from layouts import Grid, Spread, check_hardware, grid_of, whole
+from optimizing import Guard, learning_rate_at, make_adamw
 
 
 @dataclass
 class Config:
+    family: Literal["gpt2", "llama", "qwen2", "qwen3"] = "gpt2"  # the kind of norms, positions and feed-forward
     layers: int = 4
     heads: int = 4
     width: int = 128
-    context: int = 64  # bytes of text that the model sees at once: its tokens
-    vocabulary: int = 256  # at least the 256 bytes
+    context: int = 64  # tokens that the model sees at once
+    vocabulary: int = 256  # at least the 256 bytes, where no tokenizer was used
+    kv_heads: int = 0  # of keys and values, each for several heads of queries; 0: as many as `heads`
+    head_width: int = 0  # 0: `width` / `heads`
+    feed_width: int = 0  # 0: four times `width` for gpt2, 8/3 of it for the others
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    tied: bool = False  # the head has the embedding's weights
+    init_from: str = ""  # a folder of transformers: its shape and weights; else the input `base`, or data/base
+    export: str = ""  # a folder in the model directory for the model as transformers opens it; instead of model.pt
     steps: int = 60
     global_batch: int = 16  # windows of text per optimizer step, over all processes
     accumulate: int = 1  # parts into which each process cuts its share; gradients are exchanged with the last one
-    learning_rate: float = 1e-3  # peak; rises over the first tenth of the steps, then falls to zero along a cosine
+    mixture: str = ""  # weights of the text's subfolders, as `web=0.7,code=0.3`; else all files, each window once
+    learning_rate: float = 1e-3  # peak
+    rate_schedule: Literal["cosine", "wsd", "constant"] = "cosine"  # wsd: stay, and decay at the end
+    warmup_steps: int = -1  # -1: a tenth of the steps
+    decay_share: float = 0.2  # of the steps, for `wsd`
+    min_rate: float = 0.0  # the end of the decay, as a share of the peak
+    weight_decay: float = 0.1  # of matrices; biases and norms do not decay
+    beta1: float = 0.9
+    beta2: float = 0.95
     clip: float = 1.0  # the largest norm that the gradient of the whole model may have
+    skip_spikes: float = 0.0  # leave out steps whose gradient is so many times larger than usual, or not finite
     seed: int = 1
 
     layout: Literal["ddp", "fsdp", "hsdp", "tp", "2d"] = "fsdp"
     replicas: int = 2  # of the sharded model, for `hsdp`
     tensor: int = 2  # processes that compute each layer together, for `2d`
+    context_parallel: int = 1  # processes that share each window; for `ddp`, `fsdp` and `hsdp`
     reshard: bool = True  # give gathered parameters back after the forward (ZeRO 3), or keep them (ZeRO 2)
-    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: parameters computed with; weights, gradients' sums stay fp32
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # to compute with; weights and gradients' sums stay fp32
     recompute: Literal["none", "selective", "full"] = "none"  # activations computed again instead of kept
+    logits_at_once: int = 0  # tokens whose logits a step holds, computed twice; 0: all, once. For large vocabularies
     compile: bool = False  # torch.compile for each block and the loss
     tf32: bool = False  # GPUs: fp32 products with three digits, several times as fast
     float8: bool = False  # matrix products in float8: Hopper and newer, with torchao and `--compile`
@@ -88,7 +115,7 @@ class Config:
     evaluate_every: int = 0  # steps between two looks at the held-out text; 0: only at the end
     evaluate_windows: int = 64  # of it
     profile: str = ""  # a trace of some steps on some ranks, as `10-12@0`
-    deterministic: bool = True
+    deterministic: bool = True  # equal runs give equal losses; False: the fastest kernels
     backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
@@ -108,7 +135,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "precision": "bf16", "compile": True, "deterministic": False,
     },
     "7b": {
-        "layers": 32, "heads": 32, "width": 4096, "context": 4096, "vocabulary": 50304,
+        "family": "llama", "layers": 32, "heads": 32, "width": 4096, "context": 4096, "vocabulary": 50304,
         "global_batch": 512, "learning_rate": 3e-4, "precision": "bf16", "recompute": "selective", "compile": True,
         "deterministic": False,
     },
@@ -116,23 +143,25 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 AT_LEAST = {
     "layers": 1, "heads": 1, "width": 1, "context": 1, "vocabulary": 256, "steps": 0, "global_batch": 1,
-    "accumulate": 1, "evaluate_every": 0, "evaluate_windows": 1, "replicas": 1, "tensor": 1, "keep": 1,
-    "checkpoint_every": 0, "report_every": 1,
-    "step_delay": 0, "world": 1,
+    "accumulate": 1, "kv_heads": 0, "head_width": 0, "feed_width": 0, "rope_theta": 1, "norm_eps": 0,
+    "warmup_steps": -1, "decay_share": 0, "min_rate": 0, "weight_decay": 0, "beta1": 0, "beta2": 0, "skip_spikes": 0,
+    "context_parallel": 1, "logits_at_once": 0, "evaluate_every": 0, "evaluate_windows": 1, "replicas": 1,
+    "tensor": 1, "keep": 1, "checkpoint_every": 0, "report_every": 1, "step_delay": 0, "world": 1,
 }  # fmt: skip
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
 if config.preset:
     config = runtime.arguments(replace(Config(), **PRESETS[config.preset]), at_least=AT_LEAST)
+
+
+start = start_of(config, replace(Config(), **PRESETS[config.preset]))
 if config.dry_run:
     from plan import print_plan
 
     print_plan(config)
     sys.exit()
 
-if config.deterministic:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
-    torch.use_deterministic_algorithms(True)
+runtime.use_determinism(config.deterministic)
 if not torch.cuda.is_available():
     torch.set_num_threads(1)  # a process stands for a device, and one thread each keeps them alike
 
@@ -150,18 +179,24 @@ usual, nothing = Path("data", "text"), Path(os.devnull)
 place = runtime.input_dir("text", default=usual if usual.exists() else nothing)
 if place == nothing:
     train_text, test_text = divided(read_text(), config.context)
+    if config.vocabulary < 256:
+        raise runtime.SetupError(
+            f"the model has {config.vocabulary} tokens, and the text of the demonstration is bytes",
+            hint="give a text: the input `text`, or data/text (prepare.py)",
+        )
 else:
-    corpus, held_out = read_corpus(place, config.context, config.vocabulary)
+    corpus, held_out = read_corpus(place, config.context, config.vocabulary, config.mixture)
+of_text = [0 if place == nothing else corpus.tokens, config.mixture, config.context, config.seed]
 first_position = 0  # windows of the user's text that were seen before `first_step`
 first_step = 0
 
 
-def windows_of(step: int, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return this process's windows for one step. Processes along `tensor` have the same."""
+def windows_of(step: int, grid: Grid) -> Batch:
+    """Return this process's windows for one step. Processes along `tensor` and `context` have the same."""
     share = grid.share_of(group.rank)
     if place == nothing:
         starts = starts_at(step, count=config.global_batch, text=train_text, context=config.context, seed=config.seed)
-        return windows_at(train_text, starts.chunk(grid.data)[share], config.context)
+        return *windows_at(train_text, starts.chunk(grid.data)[share], config.context), None
     position = first_position + (step - first_step) * config.global_batch
     numbers = corpus.at(position, config.global_batch, config.seed)
     return corpus.batch(numbers[share * len(numbers) // grid.data : (share + 1) * len(numbers) // grid.data])
@@ -170,7 +205,7 @@ def windows_of(step: int, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
 feeds: dict[Grid, Feed] = {}
 
 
-def share_at(step: int, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+def share_at(step: int, grid: Grid) -> Batch:
     """Return this process's windows on the device, read ahead by a thread."""
     if grid not in feeds:
         feeds[grid] = Feed(lambda step: windows_of(step, grid), device)
@@ -185,38 +220,35 @@ def held_out_loss(spread: Spread) -> torch.Tensor:
     first = grid.share_of(group.rank) * each
     if place == nothing:
         starts = starts_at(0, count=each * grid.data, text=test_text, context=config.context, seed=config.seed)
-        batch = windows_at(test_text, starts[first : first + each], config.context)
+        batch: Batch = (*windows_at(test_text, starts[first : first + each], config.context), None)
     else:
         batch = held_out.batch([number % held_out.windows for number in range(first, first + each)])
-    return mean_over_processes(spread.evaluate(*(part.to(device) for part in batch)))
-
-
-def learning_rate_at(step: int) -> float:
-    warm = min(1.0, (step + 1) / math.ceil(config.steps / 10))
-    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+    return mean_over_processes(spread.evaluate(*moved(batch, device)))
 
 
 def make_optimizer(spread: Spread) -> torch.optim.AdamW:
-    """Make the optimizer. On GPUs one kernel updates all parameters. Each process updates the parts that it holds."""
-    return torch.optim.AdamW(
-        spread.model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), fused=device.type == "cuda"
-    )
+    return make_adamw(spread.model.parameters(), config)
+
+
+guards: defaultdict[Spread, Guard] = defaultdict(lambda: Guard(config.precision, config.skip_spikes))
 
 
 def train_step(spread: Spread, optimizer: torch.optim.Optimizer, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make one step of the optimizer. Return the mean loss of this process's share and the norm of the whole
+    """Make one step of the optimizer. Return this process's part of the mean loss, and the norm of the whole
     gradient."""
+    guard = guards[spread]
     for parameter_group in optimizer.param_groups:
-        parameter_group["lr"] = learning_rate_at(step)
-    loss = spread.gradients(*share_at(step, spread.grid))
-    norm = torch.nn.utils.clip_grad_norm_(spread.model.parameters(), config.clip)
-    optimizer.step()
+        parameter_group["lr"] = learning_rate_at(step, config)
+    loss = spread.gradients(*share_at(step, spread.grid), scale=guard.scale)
+    norm = whole(guard.clip(list(spread.model.parameters()), config.clip))
+    if guard.accepts(step + 1, norm):
+        optimizer.step()
     optimizer.zero_grad()
     return loss, norm
 
 
 def mean_over_processes(value: torch.Tensor) -> torch.Tensor:
-    """Return the mean over the batch. It is the mean of the shares' means, because all shares have the same size."""
+    """Return the mean over the batch."""
     dist.all_reduce(value)
     return value / group.world_size
 
@@ -234,22 +266,29 @@ from saving import Saving  # noqa: E402
 runtime.watch_for_stop()
 grid = grid_of(config, group.world_size)
 spread = Spread(config, grid, device)
+if start:
+    read_weights(spread.model, start)
 optimizer = make_optimizer(spread)
+guard = guards[spread]
 saving = Saving(spread.model, optimizer, keep=config.keep, is_async=config.async_checkpoints)
 if group.is_main:
     print(
         f"processes={group.world_size} layout={config.layout} replicate={grid.replicate} shard={grid.shard} "
-        f"tensor={grid.tensor} device={device.type} backend={group.backend}",
+        f"tensor={grid.tensor} context={grid.context} device={device.type} backend={group.backend}",
         flush=True,
     )
 first_step = saving.load()
 if first_step:
     runtime.notice(f"resumed from step {first_step}")
     first_position = saving.progress["windows"]
+    if saving.progress.get("text", of_text) != of_text:
+        runtime.notice("the text, `--mixture`, `--context` or `--seed` has changed: its windows are others now")
+    guard.restore(saving.progress.get("guard", {}))
 
 
 def save(step: int) -> None:
-    runtime.check_finite(step, gradient_norm=whole(norm))
+    if guard.is_used:
+        runtime.check_finite(step, gradient_norm=norm)
     saving.save(step)
 
 
@@ -263,13 +302,16 @@ for step in range(first_step, config.steps):
 
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:
-        figures = {"loss": mean_over_processes(loss), "gradient_norm": whole(norm)}
-        runtime.report(step=done, total=config.steps, **figures, **meter.window())
-        runtime.check_finite(done, **figures)
+        figures = {"loss": mean_over_processes(loss), "gradient_norm": norm}
+        left_out = {"left_out": guard.left_out} if guard.left_out else {}
+        runtime.report(step=done, total=config.steps, **figures, **left_out, **meter.window())
+        if guard.is_used:
+            runtime.check_finite(done, **figures)
     if config.evaluate_every and done % config.evaluate_every == 0:
         runtime.report(step=done, held_out_loss=held_out_loss(spread))
         meter.restart()
-    saving.progress = {"windows": first_position + (done - first_step) * config.global_batch}
+    windows = first_position + (done - first_step) * config.global_batch
+    saving.progress = {"windows": windows, "guard": guard.state(), "text": of_text}
     saving.poll()
     if config.checkpoint_every and (done % config.checkpoint_every == 0 or done == config.steps):
         save(done)
@@ -286,9 +328,14 @@ saving.wait()
 seconds, speed = time.perf_counter() - started, meter.summary()
 test_loss = held_out_loss(spread)
 runtime.report(step=config.steps, test_loss=test_loss)
-weights = saving.weights()
+if config.export:
+    folder, tokenizer = runtime.model_dir() / config.export, place if place.is_dir() else None
+    export(dict(spread.model.named_parameters()), spread.shape, folder, start, tokenizer, is_main=group.is_main)
+else:
+    weights = saving.weights()
+    if group.is_main:
+        torch.save(weights, runtime.model_dir() / "model.pt")
 if group.is_main:
-    torch.save(weights, runtime.model_dir() / "model.pt")
     print(speed)
     if saving.waited:
         print(f"{len(saving.waited)} checkpoints, for each of which training stood still {median(saving.waited):.3f} s")

@@ -153,7 +153,9 @@ def profile(
 
         seconds = [_seconds(run, tokens) for _ in range(repeat + 1)][1:]  # the first one warms up
         parameters = sum(parameter.numel() for parameter in block.parameters())
-        costs.append(Cost(type(block).__name__, parameters, _kept_bytes(run, block), median(seconds)))
+        costs.append(
+            Cost(getattr(block, "name", type(block).__name__), parameters, _kept_bytes(run, block), median(seconds))
+        )
         x = run()[0]
     return costs
 

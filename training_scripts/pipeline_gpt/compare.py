@@ -70,7 +70,8 @@ def compare(config: Any, device: torch.device, rows: dict[str, dict[str, Any]] =
             continue  # one stage has no schedule
         arranged = SimpleNamespace(
             **row, chunks=config.chunks, placement=config.placement, layers=shape.layers, heads=shape.heads,
-            width=shape.width, context=shape.context, global_batch=len(starts), microbatches=2 * max(1, stages),
+            width=shape.width, context=shape.context,
+            vocabulary=shape.vocabulary, global_batch=len(starts), microbatches=2 * max(1, stages),
         )  # fmt: skip
         try:
             check(arranged, world)

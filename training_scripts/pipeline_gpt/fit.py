@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from balance import Cost, choose, cut_of, profile, stage_bytes, table
-from gpt import GPT, Shape, flops_per_token, loss_of
+from gpt import Shape, flops_per_token, loss_of, slices_of
+from layouts import ease, shape_of
 from pipeline import check
 from schedules import chunks_of, most_held, order_of, stages_of
 
@@ -21,7 +22,8 @@ FLOPS = 0.4 * 989e12
 def print_fit(config: Any) -> None:
     """Print the stages of one pipeline, and the memory of the process that holds most."""
     check(config, config.world)
-    shape = Shape(config.layers, config.heads, config.width, config.context)
+    config.compile = False  # nothing will run
+    shape = shape_of(config)
     processes = config.world // (config.replicas * config.shards * config.tensor)
     chunks = chunks_of(config.schedule, config.chunks) if processes > 1 else 1
     costs, cut = costs_of(config, shape), cut_of(config)
@@ -49,8 +51,10 @@ def costs_of(config: Any, shape: Shape) -> list[Cost]:
     torch.set_default_dtype(torch.bfloat16 if is_bf16 and config.shards > 1 else before)
     try:
         with FakeTensorMode(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16 and config.shards == 1):
-            blocks = list(GPT(replace(shape, layers=1)).blocks.values())
             tokens = torch.zeros(windows, shape.context, dtype=torch.long)
+            blocks = slices_of(shape)
+            if config.recompute == "full":  # what selective recomputation keeps, autograd does not show: count all
+                ease(blocks[1], config)
             found = profile(blocks, tokens, loss_of, repeat=1)
     finally:
         torch.set_default_dtype(before)

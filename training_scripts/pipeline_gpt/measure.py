@@ -11,7 +11,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 import torch.distributed as dist
 from balance import Cost, choose, profile
 from compare import compare, say
-from gpt import GPT, Shape, loss_of
+from gpt import GPT, Shape, loss_of, slices_of
 from pipeline import Alone, Pipeline, Place, check_version, make_stages
 from schedules import (
     SCHEDULES,
@@ -207,10 +206,8 @@ def speed(config: Any, device: torch.device) -> None:
     place = place_of(2, device)
     costs: list[Any] = [None]
     if dist.get_rank() == 0:
-        small = GPT(replace(shape, layers=1)).to(device)
-        small.reset_parameters(config.seed)
         tokens = torch.randint(256, (2, shape.context), device=device)
-        first, layer, last = profile(list(small.blocks.values()), tokens, loss_of)
+        first, layer, last = profile([one.to(device) for one in slices_of(shape)], tokens, loss_of)
         costs = [[first, *[layer] * shape.layers, last]]
     dist.broadcast_object_list(costs, src=0)
     size = f"{shape.layers} layers, width {shape.width}, 2 windows per microbatch"

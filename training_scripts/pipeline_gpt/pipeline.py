@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpt import GPT, Head, loss_of
+from gpt import GPT, NOT_LEARNED, loss_sum
 from schedules import SCHEDULES, chunks_of, order_of, stages_of
 from torch import Tensor, nn
 
@@ -62,6 +62,8 @@ class Place:
 
 def check(config: Any, world_size: int) -> None:
     """Raise a SetupError for combinations that cannot work, before anything is computed."""
+    from layouts import shape_of
+
     shares = config.replicas * config.shards
     processes, rest = divmod(world_size, shares * config.tensor)
     if rest or not processes:
@@ -69,12 +71,15 @@ def check(config: Any, world_size: int) -> None:
             config.shards * config.tensor > 1
         )
         raise SetupError(f"{world_size} processes cannot hold {what}", hint="start a multiple of their product")
-    if config.width % config.heads:
-        raise SetupError(f"`width` {config.width} is no multiple of `heads` {config.heads}", hint="change `--heads`")
-    for name in ("heads", "context"):
-        if getattr(config, name) % config.tensor:
+    shape = shape_of(config)
+    if shape.tied and processes > 1:
+        raise SetupError(
+            "the embedding and the head are in different stages, and `tied` weights are one", hint="use one stage"
+        )
+    for name in ("heads", "kv_heads", "context", "vocabulary", "feed_width"):
+        if getattr(shape, name) % config.tensor:
             raise SetupError(
-                f"`{name}` {getattr(config, name)} cannot be cut into {config.tensor} equal parts",
+                f"`{name}` {getattr(shape, name)} cannot be cut into {config.tensor} equal parts",
                 hint=f"tensor parallelism divides it: make `--{name}` a multiple of {config.tensor}",
             )
     if config.global_batch % (shares * config.microbatches):
@@ -83,6 +88,12 @@ def check(config: Any, world_size: int) -> None:
             hint="make `--global_batch` a multiple of replicas times shards times microbatches",
         )
     check_version(processes)
+    eased = [name for name in ("recompute", "compile") if getattr(config, name, "none") not in ("none", False)]
+    if eased and processes > 1 and config.schedule.startswith("zero"):
+        raise SetupError(
+            f"`--{eased[0]}` does not go with `{config.schedule}`, which computes a backward in two parts",
+            hint="use `--schedule 1f1b` or `interleaved`",
+        )
     stages = processes * chunks_of(config.schedule, config.chunks)
     if processes > 1 and stages > config.layers + 2:
         raise SetupError(f"{config.layers + 2} blocks are too few for {stages} stages", hint="raise `--layers`")
@@ -124,21 +135,35 @@ def take_place(config: Any, device: torch.device) -> Place:
     )  # fmt: skip
 
 
-def make_loss(place: Place, microbatches: int) -> tuple[Callable[[Tensor, Tensor], Tensor], float]:
-    """Return the loss of a microbatch as a part of the batch's, from this process's logits, and the factor that it
-    needs: gloo's mean over shards is a sum before torch 2.9."""
-    from layouts import excess_of, whole
+class Loss:
+    """The loss of a microbatch as a part of the batch's, from this process's logits. `count` is the number of tokens to
+    learn from, as a mean over the shares of the batch. gloo's mean over shards is a sum before torch 2.9, so the loss
+    is divided by `times`."""
 
-    excess = excess_of(place.mesh.get_group("shard"), place.device) if place.shards > 1 else 1.0
+    def __init__(self, place: Place) -> None:
+        from layouts import excess_of
 
-    def loss(logits: Tensor, following: Tensor) -> Tensor:
+        self.place = place
+        self.times = excess_of(place.mesh.get_group("shard"), place.device) if place.shards > 1 else 1.0
+        self.count = torch.ones((), device=place.device)
+
+    def begin(self, following: Tensor) -> None:
+        """Count the tokens of a step. Borders of documents leave different numbers in the shares."""
+        count = (following != NOT_LEARNED).sum().float()
+        if self.place.shares > 1:
+            dist.all_reduce(count)
+            count /= dist.get_world_size()  # each share is on equally many processes
+        self.count = count.clamp(min=1e-6)
+
+    def __call__(self, logits: Tensor, following: Tensor) -> Tensor:
+        from layouts import whole
+
+        place = self.place
         if place.tensor > 1:
             from torch.distributed.tensor import DTensor, Shard
 
             logits = DTensor.from_local(logits, place.mesh["tensor"], [Shard(-1)], run_check=False)
-        return whole(loss_of(logits, following)) / (microbatches * excess)
-
-    return loss, excess
+        return whole(loss_sum(logits, following)) / (self.count * self.times)
 
 
 def logits_in_parts(place: Place) -> contextlib.AbstractContextManager[None]:
@@ -173,16 +198,18 @@ class Pipeline:
         for stage in self.stages:
             stage.here = dict(zip(modules, self.stages, strict=True))
         self.place = place
-        usual, self.times = make_loss(place, microbatches)
+        self.loss = Loss(place)
         kind: Any = get_schedule_class(row.torch_name)
         named = {"scale_grads": False} if "scale_grads" in signature(kind).parameters else {}  # the loss is scaled
         self.schedule = kind(
-            self.stages[0] if row.single else self.stages, microbatches, loss_fn=loss or usual, **named
+            self.stages[0] if row.single else self.stages, microbatches, loss_fn=loss or self.loss, **named
         )
 
-    def step(self, inputs: Tensor, following: Tensor) -> Tensor:
+    def step(self, inputs: Tensor, following: Tensor, documents: Tensor | None = None) -> Tensor:
         """Run forward and backward of one batch, in microbatches. Return its loss where the last stage is, 0 elsewhere.
-        Gradients are means over the batch."""
+        Gradients are means over the batch. Every stage gets the numbers of documents for its masks."""
+        self.loss.begin(following)
+        masked = {} if documents is None else {"documents": documents}
         has_first = any(stage.is_first for stage in self.stages)
         has_last = any(stage.is_last for stage in self.stages)
         losses: list[Tensor] = []
@@ -191,8 +218,11 @@ class Pipeline:
                 *([inputs] if has_first else []),
                 target=following if has_last else None,
                 losses=losses if has_last else None,
+                **masked,
             )
-        return torch.stack(losses).sum().detach() * self.times if has_last else torch.zeros((), device=inputs.device)
+        return (
+            torch.stack(losses).sum().detach() * self.loss.times if has_last else torch.zeros((), device=inputs.device)
+        )
 
 
 class Alone:
@@ -201,58 +231,64 @@ class Alone:
     def __init__(self, model: nn.Module, microbatches: int, place: Place | None = None) -> None:
         self.model, self.microbatches = model, microbatches
         self.place = place or Place(1, 1, 0, 0, None, None, next(model.parameters()).device)
-        self.loss, self.times = make_loss(self.place, microbatches)
+        self.loss = Loss(self.place)
 
-    def step(self, inputs: Tensor, following: Tensor) -> Tensor:
+    def step(self, inputs: Tensor, following: Tensor, documents: Tensor | None = None) -> Tensor:
         """Run forward and backward of one batch, with the same result as `Pipeline.step`."""
-        total = torch.zeros((), device=inputs.device)
-        parts = list(zip(inputs.chunk(self.microbatches), following.chunk(self.microbatches), strict=True))
-        for number, (part, target) in enumerate(parts, start=1):
+        from layouts import chunks_of
+
+        self.loss.begin(following)
+        total, cut = torch.zeros((), device=inputs.device), self.microbatches
+        parts = list(zip(inputs.chunk(cut), following.chunk(cut), chunks_of(documents, cut), strict=True))
+        for number, (part, target, those) in enumerate(parts, start=1):
             if self.place.shards > 1:
                 self.model.set_requires_gradient_sync(number == self.microbatches)  # type: ignore[operator]
             with logits_in_parts(self.place):
-                loss = self.loss(self.model(part), target)
+                loss = self.loss(self.model(part, those), target)
                 loss.backward()
-            total += loss.detach() * self.times
+            total += loss.detach() * self.loss.times
         return total
 
 
 def make_stages(
-    shape: Any, split: Sequence[range], schedule: str, chunks: int, seed: int, place: Place, precision: str = "fp32"
+    shape: Any,
+    split: Sequence[range],
+    schedule: str,
+    chunks: int,
+    seed: int,
+    place: Place,
+    precision: str = "fp32",
+    easing: Any = None,
 ) -> dict[int, nn.Module]:
     """Make the stages of this process. No other blocks exist here; these have the weights they have in the whole
-    model."""
+    model. `easing` has the options `recompute` and `compile`."""
     numbers = stages_of(schedule, place.process, place.processes, chunks)
-    return {stage: make_stage(shape, split[stage], seed, place, precision) for stage in numbers}
+    return {stage: make_stage(shape, split[stage], seed, place, precision, easing) for stage in numbers}
 
 
-def make_stage(shape: Any, blocks: range, seed: int, place: Place, precision: str) -> nn.Module:
+def make_stage(shape: Any, blocks: range, seed: int, place: Place, precision: str, easing: Any = None) -> nn.Module:
     """Make a stage of some blocks: cut along `tensor` first, then sharded, then filled with their weights. The blocks
     of a stage stay gathered from its first microbatch to its last, because each microbatch would otherwise gather them
     again."""
-    from layouts import cut, initialise, shard
+    from layouts import cut, ease, initialise, shard
 
     with torch.device("meta"):
         module = GPT(shape, blocks)
     if place.tensor > 1:
         cut(module, place.mesh["tensor"])
-        for block in module.blocks.values():
-            if isinstance(block, Head):  # stages hand plain tensors on; the loss puts the parts together
-                block.register_forward_hook(lambda _block, _inputs, logits: logits.to_local().clone())
+        if module.has_head:  # stages hand plain tensors on; the loss puts the parts together
+            module.lm_head.register_forward_hook(lambda _head, _inputs, logits: logits.to_local().clone())
+    if easing is not None:
+        ease(module, easing)
     if place.shards > 1:
         mesh = place.mesh["replica", "shard"] if place.replicas > 1 else place.mesh["shard"]
         shard(module, mesh, SimpleNamespace(precision=precision, reshard=False))
     module.to_empty(device=place.device)
+    module.tie()
     initialise(module, shape, seed)
     if precision == "bf16" and place.shards == 1:  # else FSDP2 casts, and what goes from stage to stage is bf16, too
         module.forward = torch.autocast(place.device.type, torch.bfloat16)(module.forward)  # type: ignore[method-assign]
     return module
-
-
-def learning_rate_at(step: int, config: Any) -> float:
-    """Rise over the first tenth of the steps, then fall to zero along a cosine."""
-    warm = min(1.0, (step + 1) / math.ceil(config.steps / 10))
-    return float(config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps)))
 
 
 def text_folder() -> Path | None:
@@ -276,7 +312,8 @@ class Replicas:
     def __init__(self, modules: dict[int, nn.Module], place: Place, microbatches: int, *, overlaps: bool) -> None:
         self.place = place
         self.is_needed = place.replicas > 1 and place.shards == 1
-        self.blocks = [list(block.parameters()) for module in modules.values() for block in module.blocks.values()]
+        blocks = [named for module in modules.values() for named in module.parameters_by_block().values()]
+        self.blocks = [list(named.values()) for named in blocks]
         self._under_way: dict[int, tuple[Tensor, Any]] = {}
         if self.is_needed and overlaps:
             for number, block in enumerate(self.blocks):

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gpt import GPT, Shape, divided, loss_of, read_text, starts_at, windows_at
-from pipeline import clip_gradients, learning_rate_at, text_folder
+from optimizing import learning_rate_at, make_adamw
+from pipeline import clip_gradients, text_folder
 from torch import Tensor
 
 from cloudtrain import runtime
@@ -43,7 +44,7 @@ def train_with_smp(config: Any) -> None:
     whole = GPT(shape)
     whole.reset_parameters(config.seed)
     model = smp.DistributedModel(whole)
-    adam = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95))
+    adam = make_adamw(model.parameters(), config, fused=False)
     optimizer = smp.DistributedOptimizer(adam)
 
     @smp.step

@@ -28,10 +28,9 @@ Stop it with SIGTERM (or lose the spot instance) and run it again, with any numb
 schedule: it continues from its last checkpoint, and the losses are those of a run that was never stopped.
 """
 
-import os
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,10 +44,12 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     from cloudtrain import runtime
 
 from balance import choose, cut_of, profile, table
-from gpt import GPT, Shape, divided, loss_of, read_text, starts_at, windows_at
+from gpt import divided, loss_of, read_text, slices_of, starts_at, windows_at
 
-# In a checkout layouts.py stands only there (.cloudtraininclude); a copy and a bundle have it here.
+# In a checkout these stand only there (.cloudtraininclude); a copy and a bundle have them here.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "gpt_fsdp"))
+from data import Batch, moved, read_corpus
+from optimizing import learning_rate_at, make_adamw
 from pipeline import (
     Alone,
     Pipeline,
@@ -56,7 +57,6 @@ from pipeline import (
     check,
     clip_gradients,
     gather,
-    learning_rate_at,
     make_stages,
     take_place,
     text_folder,
@@ -68,15 +68,33 @@ from cloudtrain.runtime.sharded import read_shards, write_shards
 
 @dataclass
 class Config:
+    family: Literal["gpt2", "llama", "qwen2", "qwen3"] = "gpt2"  # the kind of norms, positions and feed-forward
     layers: int = 8
     heads: int = 4
     width: int = 128
-    context: int = 128  # bytes of text that the model sees at once
+    context: int = 128  # tokens that the model sees at once
+    vocabulary: int = 256  # at least the 256 bytes, where no tokenizer was used
+    kv_heads: int = 0  # of keys and values, each for several heads of queries; 0: as many as `heads`
+    head_width: int = 0  # 0: `width` / `heads`
+    feed_width: int = 0  # 0: four times `width` for gpt2, 8/3 of it for the others
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    tied: bool = False  # the head has the embedding's weights; for one stage
+    init_from: str = ""  # a folder of transformers: its shape and weights; else the input `base`, or data/base
+    export: str = ""  # a folder in the model directory for the model as transformers opens it; instead of model.pt
     steps: int = 60
     global_batch: int = 16  # windows of text per optimizer step, over all replicas
     microbatches: int = 8  # parts into which each replica cuts its share of the batch
-    learning_rate: float = 1e-3  # peak, after the first tenth of the steps; then a cosine to zero. Three times as much
-    # is where training becomes chaotic: another order of additions then changes the losses in the second digit
+    mixture: str = ""  # weights of the text's subfolders, as `web=0.7,code=0.3`; else all files, each window once
+    learning_rate: float = 1e-3  # peak. Three times as much is where training becomes chaotic: another order of
+    # additions then changes the losses in the second digit
+    rate_schedule: Literal["cosine", "wsd", "constant"] = "cosine"  # wsd: stay, and decay at the end
+    warmup_steps: int = -1  # -1: a tenth of the steps
+    decay_share: float = 0.2  # of the steps, for `wsd`
+    min_rate: float = 0.0  # the end of the decay, as a share of the peak
+    weight_decay: float = 0.1  # of matrices; biases and norms do not decay
+    beta1: float = 0.9
+    beta2: float = 0.95
     clip: float = 1.0  # the largest norm that the gradient of the whole model may have
     seed: int = 1
 
@@ -86,9 +104,12 @@ class Config:
     tensor: int = 1  # processes that compute each layer together (tensor parallelism)
     schedule: Literal["simple", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"] = "1f1b"
     chunks: int = 2  # stages per process, for `interleaved` and `zero-bubble`; the others have 1, `zero-bubble-v` has 2
+    recompute: Literal["none", "selective", "full"] = "none"  # activations computed again instead of kept
+    compile: bool = False  # torch.compile for each layer
     balance: Literal["time", "memory", "blocks"] = "time"  # what the largest stage should have least of
     placement: Literal["cluster", "spread"] = "cluster"  # neighbouring processes are stages, or replicas
 
+    deterministic: bool = True  # equal runs give equal losses; False: the fastest kernels
     tf32: bool = False  # GPUs: fp32 products with three digits, several times as fast
     backend: str = "auto"  # nccl, gloo, or auto for the best that runs here
     engine: Literal["torch", "smp"] = "torch"  # smp: SageMaker's own library, which exists only there
@@ -106,7 +127,10 @@ class Config:
 
 
 AT_LEAST = {
-    "layers": 1, "heads": 1, "width": 1, "context": 1, "steps": 0, "global_batch": 1, "microbatches": 1,
+    "layers": 1, "heads": 1, "width": 1, "context": 1, "vocabulary": 256, "kv_heads": 0, "head_width": 0,
+    "feed_width": 0, "rope_theta": 1, "norm_eps": 0,
+    "warmup_steps": -1, "decay_share": 0, "min_rate": 0, "weight_decay": 0, "beta1": 0, "beta2": 0,
+    "steps": 0, "global_batch": 1, "microbatches": 1,
     "replicas": 1, "shards": 1, "tensor": 1, "chunks": 1, "report_every": 1, "checkpoint_every": 1, "step_delay": 0,
     "repeat": 1, "sleep": 0, "world": 1,
 }  # fmt: skip
@@ -118,14 +142,16 @@ if config.engine == "smp":
     train_with_smp(config)
     sys.exit()
 
+from huggingface import export, read_weights, start_of  # noqa: E402 - needs a newer PyTorch than smp has
+
+start = start_of(config, Config())
 if config.dry_run:
     from fit import print_fit
 
     print_fit(config)
     sys.exit()
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
-torch.use_deterministic_algorithms(True)
+runtime.use_determinism(config.deterministic)
 if not torch.cuda.is_available():
     torch.set_num_threads(1)  # a process stands for a device, and one thread each keeps them alike
 
@@ -148,7 +174,9 @@ if config.measure or config.compare:
 
 runtime.watch_for_stop()
 check(config, group.world_size)
-shape = Shape(config.layers, config.heads, config.width, config.context)
+from layouts import shape_of  # noqa: E402 - needs a newer PyTorch than smp has
+
+shape = shape_of(config)
 place = take_place(config, device)
 chunks = chunks_of(config.schedule, config.chunks)
 stage_count = place.processes * chunks if place.processes > 1 else 1
@@ -160,34 +188,58 @@ if group.is_main:
         flush=True,
     )
 
-# The data: the last tenth of the text is for the test.
-train_text, test_text = divided(read_text(text_folder()), config.context)
+# The data: the user's text, else the English of Python's own help, whose last tenth is for the test.
+text = text_folder()
+if text is None:
+    train_text, test_text = divided(read_text(), config.context)
+else:
+    corpus, held_out = read_corpus(text, config.context, config.vocabulary, config.mixture)
 
 
-def share_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+def share_at(step: int) -> Batch:
     """Return this process's part of the batch of one step. All processes of one pipeline get the same."""
-    starts = starts_at(step, count=config.global_batch, text=train_text, context=shape.context, seed=config.seed)
-    return windows_from(train_text, starts)
+    if text is None:
+        starts = starts_at(step, count=config.global_batch, text=train_text, context=shape.context, seed=config.seed)
+        return windows_from(train_text, starts)
+    numbers = corpus.at(step * config.global_batch, config.global_batch, config.seed)
+    return to_device(corpus.batch(mine_of(numbers)))
 
 
-def windows_from(text: torch.Tensor, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    inputs, following = windows_at(text, starts.chunk(place.shares)[place.share], shape.context)
-    return to_device(inputs), to_device(following)
+def windows_from(text: torch.Tensor, starts: torch.Tensor) -> Batch:
+    return to_device((*windows_at(text, starts.chunk(place.shares)[place.share], shape.context), None))
 
 
-def to_device(tensor: torch.Tensor) -> torch.Tensor:
+def mine_of(numbers: list[Any]) -> list[Any]:
+    """Return this process's share of a batch."""
+    each = len(numbers) // place.shares
+    return numbers[place.share * each : (place.share + 1) * each]
+
+
+def to_device(batch: Batch) -> Batch:
     """Copy to the device without waiting: from pinned memory, while the GPU still computes the step before."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    if device.type != "cuda":
+        return batch
+    inputs, following, documents = batch
+    return moved(
+        (inputs.pin_memory(), following.pin_memory(), None if documents is None else documents.pin_memory()), device
+    )
+
+
+def test_share(number: int) -> Batch:
+    """Return this process's part of a batch of the test."""
+    if text is None:
+        starts = starts_at(0, count=batches * config.global_batch, text=test_text, context=shape.context, seed=0)
+        return windows_from(test_text, starts.chunk(batches)[number])
+    places = range(number * config.global_batch, (number + 1) * config.global_batch)
+    return to_device(held_out.batch(mine_of([place_ % held_out.windows for place_ in places])))
 
 
 # The split. Rank 0 measures a model of one layer at the size of a microbatch; all layers cost the same.
 if stage_count > 1:
     costs = [None]
     if group.is_main:
-        small = GPT(replace(shape, layers=1))
-        small.reset_parameters(config.seed)
         microbatch = share_at(0)[0].chunk(config.microbatches)[0]
-        first, layer, last = profile(list(small.to(device).blocks.values()), microbatch, loss_of)
+        first, layer, last = profile([one.to(device) for one in slices_of(shape)], microbatch, loss_of)
         costs = [[first, *[layer] * shape.layers, last]]
     dist.broadcast_object_list(costs, src=0)
     held = most_held(order_of(config.schedule, place.processes, config.microbatches, chunks))
@@ -196,15 +248,19 @@ if stage_count > 1:
     holders = {s: p for p in range(place.processes) for s in stages_of(config.schedule, p, place.processes, chunks)}
     if group.is_main:
         print(table(costs[0], split, held, holders, cut), flush=True)
-    modules = make_stages(shape, split, config.schedule, chunks, config.seed, place, config.precision)
+    modules = make_stages(shape, split, config.schedule, chunks, config.seed, place, config.precision, config)
     pipeline = Pipeline(modules, config.schedule, chunks, config.microbatches, place)
 else:
-    modules = make_stages(shape, [range(shape.block_count)], "simple", 1, config.seed, place, config.precision)
+    blocks = [range(shape.block_count)]
+    modules = make_stages(shape, blocks, "simple", 1, config.seed, place, config.precision, config)
     pipeline = Alone(modules[0], config.microbatches, place)
 
+if start:
+    for module in modules.values():
+        read_weights(module, start)
 named = {name: parameter for module in modules.values() for name, parameter in module.named_parameters()}
 parameters = list(named.values())
-optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=(0.9, 0.95))
+optimizer = make_adamw(parameters, config)
 
 # Resume: a checkpoint knows blocks and nothing of stages, so that each process takes what it holds now.
 checkpoints = runtime.Checkpoints()
@@ -280,15 +336,16 @@ for step in range(first_step, config.steps):
 
 seconds = time.perf_counter() - started
 weights = gather(shape, named, place)
-if group.is_main:
+if group.is_main and config.export:
+    export(weights, shape, runtime.model_dir() / config.export, start, text)
+elif group.is_main:
     torch.save(weights, runtime.model_dir() / "model.pt")
 
 # The test, through the same pipeline: a step whose gradients nobody uses.
 batches = max(1, 32 // config.global_batch)
-starts = starts_at(0, count=batches * config.global_batch, text=test_text, context=shape.context, seed=0)
 losses = []
-for part in starts.chunk(batches):
-    losses.append(mean_of(pipeline.step(*windows_from(test_text, part))))
+for number in range(batches):
+    losses.append(mean_of(pipeline.step(*test_share(number))))
     replicas.wait()
     optimizer.zero_grad()
 test_loss = torch.stack(losses).mean().item()
@@ -296,6 +353,6 @@ runtime.report(step=config.steps, test_loss=test_loss)
 if group.is_main:
     per_second = (config.steps - first_step) * config.global_batch * shape.context / seconds
     print(
-        f"test loss {test_loss:.4f} after {config.steps} steps, {seconds:.1f} s, {per_second:,.0f} bytes/s", flush=True
+        f"test loss {test_loss:.4f} after {config.steps} steps, {seconds:.1f} s, {per_second:,.0f} tokens/s", flush=True
     )
 runtime.destroy_process_group()

@@ -68,6 +68,7 @@ class Config:
     momentum: float = 0.9
     weight_decay: float = 1e-4
     seed: int = 1
+    deterministic: bool = True  # equal runs give equal losses; False: the fastest kernels
     report_every: int = 5  # steps
     checkpoint_every: int = 20  # steps
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
@@ -112,9 +113,7 @@ if measures and not has_gpu and runtime.detect_environment().world_size == 1:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     os.execv(sys.executable, [*launcher, *sys.argv])
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
-torch.use_deterministic_algorithms(True, warn_only=True)
-torch.utils.deterministic.fill_uninitialized_memory = False  # which costs time, and nothing here reads any
+runtime.use_determinism(config.deterministic, warn_only=True)
 torch.manual_seed(config.seed)  # the same initial weights everywhere
 torch.set_num_threads(config.threads)
 runtime.use_tf32(config.tf32)

@@ -22,7 +22,6 @@ last checkpoint, and the losses are those of a run that was never stopped.
 """
 
 import math
-import os
 import sys
 import tempfile
 import time
@@ -74,6 +73,7 @@ class Config:
     workers: int = 0  # processes that cut patches ahead, for each process that trains; 0: none
     pictures: int = 4  # held-out volumes of which slices are drawn
     seed: int = 1
+    deterministic: bool = True  # equal runs give equal losses; False: the fastest kernels
     backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
     report_every: int = 10  # steps
     evaluate_every: int = 75  # steps
@@ -88,8 +88,7 @@ AT_LEAST = {
 }  # fmt: skip
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
-torch.use_deterministic_algorithms(True)
+runtime.use_determinism(config.deterministic)
 torch.manual_seed(config.seed)  # the same initial weights everywhere
 
 group = runtime.init_process_group(config.backend)

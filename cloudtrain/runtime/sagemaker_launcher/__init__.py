@@ -29,6 +29,9 @@ LAUNCH_KEY = "cloudtrain_launch"
 CODE_CHANNEL = "code"
 """The channel that holds `sourcedir.tar.gz`, in File mode. The script does not see it."""
 
+CODE_INPUT = "code"
+"""The input of a processing job that holds it. The script does not see it as an input."""
+
 TRN2_CORES = 64
 """Logical Neuron cores of ml.trn2.48xlarge; `neuron-ls` counts the physical ones, as sagemaker-training 5.1.4 knows."""
 

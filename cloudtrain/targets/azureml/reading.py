@@ -54,7 +54,7 @@ _LIFETIME, _SPOT_LIFETIME = 21 * 86_400, 7 * 86_400
 """Seconds (Azure ML documentation, quotas: job lifetime, and job lifetime on a low-priority node)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Body:
     """The body of a command job, as the service reads it."""
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.system.plugins import require
 
 # Calls of an SDK as data. They can be printed as code, or executed.
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One call, such as `sagemaker.inputs.TrainingInput(s3_data=...)`: its dotted name and its arguments, which may be
     calls themselves."""
 
@@ -31,8 +30,7 @@ class Ref:
     index: int | None = None
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """A program that sends a job through an SDK: it creates variables, then calls methods of the last variable.
 
     Attributes:
@@ -51,7 +49,7 @@ class Program:
     extra: str
     notes: tuple[str, ...] = ()
     steps: tuple[tuple[str, dict[str, Any]], ...] = ()
-    in_code: Mapping[str, Any] = field(default_factory=dict)
+    in_code: Mapping[str, Any] = {}
 
     @property
     def result(self) -> str:

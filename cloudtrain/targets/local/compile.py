@@ -68,7 +68,7 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     return local_plan(specification, job.name, context, processes=processes, summary=_summary(run, launch))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Launch:
     """The processes of a job: the supervisor starts those in `processes`, and a launcher starts those in `ranks`."""
 

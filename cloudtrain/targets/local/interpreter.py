@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterable
 from importlib import metadata
@@ -13,13 +14,17 @@ from importlib import metadata
 
 def versions_of(names: Iterable[str]) -> dict[str, str | None]:
     """Map package names to their installed versions; None for a package that is not installed."""
-    versions: dict[str, str | None] = {}
-    for name in names:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    return versions
+    return {name: _version_of(name) for name in names}
+
+
+def _version_of(name: str) -> str | None:
+    try:
+        package = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    headers = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
+    found = re.search(r"(?mi)^Version:[ \t]*(\S+)", headers)  # metadata.version would parse the whole description
+    return found[1] if found else None
 
 
 def machine() -> dict[str, str]:

@@ -88,7 +88,7 @@ Recorded from sagemaker-training 5.1.1 and 5.1.4, sagemaker-pytorch-training 3.0
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Start:
     """How a CreateTrainingJob request starts its processes, as the container reads it.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 from cloudtrain.targets.adoption import BatchSettings
 
 _TABLES = load_toml(Path(__file__).with_suffix(".toml").read_text("utf-8"))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import NameTaken, RunNotFound, TargetError, TargetUnreachable
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Plan

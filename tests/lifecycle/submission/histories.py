@@ -93,7 +93,7 @@ def _happen(world: World, random: Random, plans: list[PlanKind], old: list[tuple
     elif event == "copy":
         world.copy(_PATHS[0], _PATHS[1])
     elif event == "keep":
-        old.append((path, StoreFile(world, path, world.store(path).identity, world.store(path).db)))
+        old.append((path, StoreFile(world, path, world.store(path).salt, world.store(path).db)))
     elif event == "restore" and old:
         where, file = random.choice(old)
         world.restore(where, file)

@@ -24,7 +24,7 @@ from greenlet import greenlet
 
 from cloudtrain.errors import NameTaken, StoreError, TargetError, TargetUnreachable
 from cloudtrain.lifecycle.once import Recovered, Sending, Submitted, Watch, recover, report_accepted, send_once
-from cloudtrain.lifecycle.records import Identity
+from cloudtrain.lifecycle.records import salt_of_moved_store
 from cloudtrain.lifecycle.schema import migrate
 from cloudtrain.lifecycle.store import Store
 from cloudtrain.plans.plan import Plan
@@ -118,10 +118,10 @@ class Intent:
 class StoreFile:
     """One database at one path. A copy is another one."""
 
-    def __init__(self, world: World, path: str, identity: Identity, db: sqlite3.Connection | None = None) -> None:
+    def __init__(self, world: World, path: str, salt: str, db: sqlite3.Connection | None = None) -> None:
         self.world = world
         self.path = path
-        self.identity = identity
+        self.salt = salt
         self.db = sqlite3.connect(":memory:", isolation_level=None)
         (db or _TEMPLATE).backup(self.db)
         self.forgotten: list[tuple[str, float]] = []
@@ -135,7 +135,7 @@ class SimulatedStore(Store):
     """The real store of one process, on a database in memory, with the world's locks and the machine's clock."""
 
     def __init__(self, process: Process, file: StoreFile) -> None:
-        super().__init__(file.db, Path("/nowhere"), file.identity.salt, clock=process.world.clock)
+        super().__init__(file.db, Path("/nowhere"), file.salt, clock=process.world.clock)
         self._process = process
         self._file = file
 
@@ -370,7 +370,7 @@ class World:
     def store(self, path: str) -> StoreFile:
         """The store at a path, made if need be. The salt of a new one depends on the path alone."""
         if path not in self.stores:
-            self.stores[path] = StoreFile(self, path, Identity(f"salt of {path}", path))
+            self.stores[path] = StoreFile(self, path, f"salt of {path}")
         return self.stores[path]
 
     def lose(self, path: str, *, with_folders: bool = False) -> None:
@@ -393,11 +393,12 @@ class World:
     def copy(self, source: str, path: str) -> None:
         """The store's folder is copied to another path."""
         file = self.store(source)
-        self.stores[path] = StoreFile(self, path, file.identity.at(path), file.db)
+        salt = file.salt if path == source else salt_of_moved_store(file.salt, path)
+        self.stores[path] = StoreFile(self, path, salt, file.db)
 
     def restore(self, path: str, old: StoreFile) -> None:
-        """An old copy takes the place of the store, under its identity."""
-        self.stores[path] = StoreFile(self, path, old.identity, old.db)
+        """An old copy takes the place of the store, under its salt."""
+        self.stores[path] = StoreFile(self, path, old.salt, old.db)
 
     # commands
 

@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from cloudtrain.documents.document import Unreadable, read_document, read_text
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import Unreadable, load_toml, read_document, read_text
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.data import DataType
 from cloudtrain.targets.adoption import Original

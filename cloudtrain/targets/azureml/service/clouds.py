@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import SettingsError, TargetError, did_you_mean
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.settings import az_folder, az_subscriptions

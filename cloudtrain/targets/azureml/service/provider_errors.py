@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable
 from cloudtrain.targets.azureml.catalogue import DATA
 from cloudtrain.targets.azureml.settings import AzureMLAccount

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import TargetError
 from cloudtrain.job.model import format_duration
 from cloudtrain.machines.overlay import Overlay, type_named

@@ -104,6 +104,7 @@ def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
     ][:1]
 
 
+@cache
 def numbers(version: str) -> tuple[int, ...]:
     """Return the numbers in a version, for comparisons: (2, 10, 0) for `2.10.0`."""
     return tuple(int(part) for part in re.findall(r"\d{1,9}", version))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import Problem
 from cloudtrain.job.data import Input
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
-from cloudtrain.runtime.sagemaker_processing import CODE_INPUT
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, CODE_INPUT
 from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 

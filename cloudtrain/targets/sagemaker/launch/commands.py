@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
 from io import StringIO
 from itertools import pairwise
+from typing import NamedTuple
 
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decode_hyperparameters
 from cloudtrain.targets.sagemaker.launch.container import (
@@ -189,8 +189,7 @@ def _export_options(*variables: str) -> tuple[str, ...]:
     return tuple(word for variable in variables for word in ("-x", variable))
 
 
-@dataclass(frozen=True)
-class ToolkitCommand:
+class ToolkitCommand(NamedTuple):
     """The command that the toolkit starts on one host.
 
     Attributes:
@@ -205,10 +204,10 @@ class ToolkitCommand:
 
     role: str
     argv: tuple[str, ...]
-    env: dict[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     program: tuple[str, ...] = ()
     ranks: int = 1
-    exports: dict[str, str] = field(default_factory=dict)
+    exports: Mapping[str, str] = {}
     error: str | None = None
 
 

@@ -39,7 +39,7 @@ HOSTNAME_SHIM = "/opt/conda/lib/python/site-packages/gethostname.so"
 # One host of one job, as the training toolkit sees it from its configuration files.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HostSetup:
     """One host of a job, with the configuration files and hardware that the toolkit finds on it.
 

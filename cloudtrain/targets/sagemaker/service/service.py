@@ -13,7 +13,7 @@ from heapq import merge
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.documents.toml_json import load_toml
+from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable, UsageError
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
