@@ -1,5 +1,6 @@
-"""Write the generated documents: docs/rules.md from the rules and errors, docs/cli.md from the command line, and
-docs/picture.svg from the tutorial.
+"""Write the generated documents: docs/rules.md and its pages from the rules and errors, docs/cli.md from the command
+line, docs/settings.md from the targets' models, docs/picture.svg from the tutorial, docs/chart.svg from the
+measurements, and the outputs of the commands in README.md and the pages of tools/pages.py.
 
 python tools/docs.py            write them
 python tools/docs.py --check    exit code 1 when one is out of date
@@ -7,11 +8,18 @@ python tools/docs.py --check    exit code 1 when one is out of date
 
 from __future__ import annotations
 
+import re
 import sys
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
+from typing import NamedTuple
 
+from chart import chart
 from gen_cli_docs import document as cli_page
+from gen_settings_docs import document as settings_page
+from pages import PAGES as WITH_OUTPUTS
+from pages import readme, update
 from picture import picture
 
 from cloudtrain.job.codes import error_codes
@@ -22,38 +30,88 @@ from cloudtrain.targets.registry import all_targets
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def _families() -> dict[str, str]:
-    """Map prefix of codes to the title of its section: the portable rules, then the targets in the order of all
-    lists."""
-    own = {target.prefix: f"{target.title[0].upper()}{target.title[1:]} (`{target.name}`)" for target in all_targets()}
-    return {PORTABLE: "Portable: every target"} | own
+class Family(NamedTuple):
+    """Rules with one prefix, or the errors that come before any rule looks. They have a page of their own."""
+
+    page: str
+    title: str
+    entries: tuple[Entry, ...]
+
+
+class Entry(NamedTuple):
+    """What a page says of a rule or an error."""
+
+    code: str
+    level: str
+    title: str
+    text: str
+
+    @property
+    def heading(self) -> str:
+        """The heading of the entry, from which the anchor of a link is made."""
+        return f"{self.code} · {self.title}"
+
+
+def families() -> list[Family]:
+    """Return the portable rules, those of the targets in the order of all lists, and the errors."""
+    own = [(target.prefix, target.name, f"{target.title[0].upper()}{target.title[1:]}") for target in all_targets()]
+    found = []
+    for prefix, name, title in [(PORTABLE, "portable", "Every target"), *own]:
+        entries = tuple(_rule(rule) for rule in all_rules() if rule.code.startswith(prefix))
+        if entries:
+            found.append(Family(f"rules-{name}.md", title, entries))
+    errors = tuple(
+        Entry(error.code, "error", error.summary.rstrip("."), "\n".join(wrap(error.explanation, 118)))
+        for error in error_codes().values()
+    )
+    return [*found, Family("errors.md", "Errors before any rule", errors)]
+
+
+def _rule(rule: Rule) -> Entry:
+    return Entry(rule.code, rule.level, rule.summary.rstrip("."), rule.explanation)
 
 
 def rules_page() -> str:
-    """Return every rule and every error, by family and code."""
+    """Return the list of all rules and errors, with links to what their pages say."""
     lines = [
-        "# Preflight rules and errors",
+        "# Rules and errors",
         "",
-        "Written by `make docs` from the source. `cloudtrain explain CODE` prints one. An error stops a submit, a",
-        "warning does not; `--ignore CODE` silences either, except rules about `max_cost`. The errors at the end come",
-        "before any rule looks, and cannot be ignored.",
+        "`cloudtrain explain CODE` prints one of these. An error stops a submit, a warning does not; `--ignore CODE`",
+        "silences either, except rules about `max_cost`. The errors at the end come before any rule looks, and cannot",
+        "be ignored.",
     ]
-    for prefix, title in _families().items():
-        rules = [rule for rule in all_rules() if rule.code.startswith(prefix)]
-        if rules:
-            lines += ["", f"## {title}"]
-            lines += [line for rule in rules for line in _section(rule)]
-    lines += ["", "## Errors"]
-    for error in error_codes().values():
-        lines += ["", f"### {error.code}", "", error.summary, "", *wrap(error.explanation, 118)]
+    for family in families():
+        lines += ["", f"## {family.title}", "", "| code | level | what is wrong |", "|---|---|---|"]
+        lines += [
+            f"| [{entry.code}]({family.page}#{_anchor(entry.heading)}) | {entry.level} | {entry.title} |"
+            for entry in family.entries
+        ]
     return "\n".join(lines) + "\n"
 
 
-def _section(rule: Rule) -> list[str]:
-    return ["", f"### {rule.code} ({rule.level})", "", rule.summary, "", rule.explanation]
+def family_page(family: Family) -> str:
+    """Return the page of a family."""
+    lines = [f"# {family.title}", "", "[All rules and errors](rules.md)"]
+    for entry in family.entries:
+        level = [] if family.page == "errors.md" else [f"*{entry.level}*", ""]
+        lines += ["", f"## {entry.heading}", "", *level, entry.text]
+    return "\n".join(lines) + "\n"
 
 
-PAGES = {"rules.md": rules_page, "cli.md": cli_page, "picture.svg": picture}
+def _anchor(heading: str) -> str:
+    """Return the anchor of a heading, in GitHub's spelling, which is the site's too."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+PAGES = {
+    "rules.md": rules_page,
+    **{family.page: partial(family_page, family) for family in families()},
+    "cli.md": cli_page,
+    "settings.md": settings_page,
+    "picture.svg": picture,
+    "chart.svg": chart,
+    "../README.md": lambda: readme((DOCS.parent / "README.md").read_text("utf-8")),
+}
 
 
 def main() -> int:
@@ -66,6 +124,8 @@ def main() -> int:
             file.write_text(text)
         elif not file.exists() or file.read_text() != text:
             stale.append(name)
+    if "--check" not in sys.argv[1:]:
+        update(WITH_OUTPUTS)  # a test compares these with what the commands print
     if stale:
         print(f"out of date: {', '.join(stale)}; run `make docs`", file=sys.stderr)
     return 1 if stale else 0

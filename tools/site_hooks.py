@@ -1,8 +1,8 @@
 """Bring the rest of the repository into the documents' site; `mkdocs.yml` names this file.
 
-README.md is the first page, other READMEs are the pages of their folders, notebooks become pages, and files that a page
-links to are copied. The reference of job files, of Python and of the runtime is made from the code. Links keep their
-targets.
+tools/landing.py makes the first page. READMEs are the pages of their folders, notebooks become pages, and files that a
+page links to are copied. The reference of job files, of Python and of the runtime is made from the code. Links keep
+their targets.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -35,7 +36,10 @@ SHIM, OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.j
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages and files that are not in docs/."""
-    for page, text in _made_of_code().items():
+    sys.path.insert(0, str(ROOT / "tools"))
+    from landing import landing_page
+
+    for page, text in (_made_of_code() | {"index.md": landing_page()}).items():
         files.append(File.generated(config, page, content=text))
     waiting = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")]
     waiting += [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("training_scripts/*/README.md"), *ROOT.glob("docs/*.md")]
@@ -86,14 +90,17 @@ def _linked(source: Path, link: str) -> Path:
 def _place(file: Path) -> str:
     """Return the place of a repository's file in the site."""
     path = file.relative_to(ROOT).as_posix().removeprefix("docs/")
-    path = re.sub(r"(^|/)README\.md$", r"\1index.md", path)
+    path = "readme.md" if path == "README.md" else re.sub(r"/README\.md$", "/index.md", path)
     return re.sub(r"\.ipynb$", ".md", path)
 
 
 @cache
 def _source(place: str) -> Path | None:
     """Return the repository's file that a page is made from; None for pages made from code."""
-    candidates = [ROOT / "docs" / place, ROOT / place, ROOT / re.sub(r"index\.md$", "README.md", place)]
+    if place == "index.md":
+        return None
+    name = "README.md" if place == "readme.md" else re.sub(r"index\.md$", "README.md", place)
+    candidates = [ROOT / "docs" / place, ROOT / name, ROOT / place]
     candidates.append(ROOT / re.sub(r"\.md$", ".ipynb", place))
     return next((file for file in candidates if file.is_file()), None)
 

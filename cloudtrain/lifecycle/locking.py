@@ -15,7 +15,7 @@ from cloudtrain.job.requirements import form_of, normal, read_pip
 from cloudtrain.lifecycle.environment import pinned_torch, reader_of
 from cloudtrain.plans.plan import Bundle
 from cloudtrain.runtime.install import find_uv
-from cloudtrain.system.plugins import part_of
+from cloudtrain.system.plugins import part_of, pip_line
 from cloudtrain.targets.contract import Contents
 from cloudtrain.targets.where import Where
 
@@ -65,7 +65,7 @@ def lock(folder: Path, file: str, job: AnyJob, where: Where, python: str | None,
 def _run_uv(folder: Path, file: str, options: list[str], held: str | None, where: Where, command: str) -> str:
     uv = find_uv(where.here.environ.get("PATH"))
     if uv is None:
-        raise MissingExtra("`uv` is not installed", hint="pip install 'cloudtrain[uv]'")
+        raise MissingExtra("`uv` is not installed", hint=pip_line("uv"))
     with tempfile.TemporaryDirectory() as scratch:
         constraints = Path(scratch, _HELD)
         constraints.write_text(f"{held or ''}\n", "utf-8")

@@ -29,6 +29,7 @@ from cloudtrain.errors import MissingExtra, TargetError
 from cloudtrain.job.model import value_text
 from cloudtrain.job.sweep import Objective, Range, Sweep
 from cloudtrain.plans.states import LogLine, RunState, Trial, best_of
+from cloudtrain.system.plugins import pip_line
 from cloudtrain.system.private import open_private
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", o
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:
-        hint = f"pip install 'cloudtrain[sweeps]'{instead}"
+        hint = pip_line("sweeps") + instead
         raise MissingExtra(f"{what} Optuna, which is not installed", hint=hint, code="CT063")
 
 

@@ -281,7 +281,7 @@ def plugin_of(error: BaseException) -> str | None:
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import and return `module`, which `pip install 'cloudtrain[EXTRA]'` installs.
+    """Import and return `module`, which the extra installs.
 
     An import error from inside the module (a broken installation) is passed on unchanged.
 
@@ -294,7 +294,29 @@ def require(module: str, *, extra: str) -> ModuleType:
         if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
             raise
         package = next((name for start, name in _PACKAGES.items() if f"{module}.".startswith(f"{start}.")), module)
-        raise MissingExtra(f"`{package}` is not installed", hint=f"pip install 'cloudtrain[{extra}]'") from error
+        raise MissingExtra(f"`{package}` is not installed", hint=pip_line(extra)) from error
+
+
+def pip_line(extra: str) -> str:
+    """Return the command that installs an extra of cloudtrain from where this cloudtrain came from (PEP 610): a
+    checkout, a repository or a package index."""
+    import json
+    import shlex
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote
+
+    try:
+        origin = json.loads(distribution(OWN_PACKAGE).read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url, vcs = str(origin.get("url", "")), origin.get("vcs_info", {}).get("vcs")
+    if vcs:
+        return f"pip install {shlex.quote(f'{OWN_PACKAGE}[{extra}] @ {vcs}+{url}')}"
+    folder = unquote(url.removeprefix("file://"))
+    if "dir_info" in origin and os.path.isdir(folder):  # noqa: PTH112 - a plan starts sooner without pathlib
+        option = "-e " if origin["dir_info"].get("editable") else ""
+        return f"pip install {option}{shlex.quote(f'{folder}[{extra}]')}"
+    return f"pip install '{OWN_PACKAGE}[{extra}]'"
 
 
 _PACKAGES = {

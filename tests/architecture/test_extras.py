@@ -5,18 +5,44 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cloudtrain.errors import MissingExtra
-from cloudtrain.system.plugins import require
+from cloudtrain.system.plugins import pip_line, require
 
 
 def test_a_missing_extra_names_the_pip_line() -> None:
     """The hint can be pasted."""
     with pytest.raises(MissingExtra) as caught:
         require("no_such_sdk.client", extra="sagemaker")
-    assert caught.value.hint == "pip install 'cloudtrain[sagemaker]'"
+    assert caught.value.hint == pip_line("sagemaker")
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        (None, "pip install 'cloudtrain[torch]'"),
+        ("no JSON", "pip install 'cloudtrain[torch]'"),
+        ('{"url": "file:///gone", "dir_info": {}}', "pip install 'cloudtrain[torch]'"),
+        ('{"url": "file:///gone.whl", "archive_info": {}}', "pip install 'cloudtrain[torch]'"),
+        ('{"url": "file://HERE/a%20b", "dir_info": {}}', "pip install 'HERE/a b[torch]'"),
+        ('{"url": "file://HERE/a%20b", "dir_info": {"editable": true}}', "pip install -e 'HERE/a b[torch]'"),
+        (
+            '{"url": "https://example.com/c.git", "vcs_info": {"vcs": "git", "commit_id": "1f"}}',
+            "pip install 'cloudtrain[torch] @ git+https://example.com/c.git'",
+        ),
+    ],
+)
+def test_the_pip_line_works_where_cloudtrain_came_from(
+    origin: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout is installed again from its folder, and a repository from its address."""
+    (tmp_path / "a b").mkdir()
+    here = SimpleNamespace(read_text=lambda name: origin and origin.replace("HERE", str(tmp_path)))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: here)
+    assert pip_line("torch") == expected.replace("HERE", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +66,7 @@ def test_the_package_is_named_as_pip_does(
     with pytest.raises(MissingExtra) as caught:
         require(module, extra=extra)
     assert (caught.value.message, caught.value.hint) == (
-        f"`{package}` is not installed", f"pip install 'cloudtrain[{extra}]'",
+        f"`{package}` is not installed", pip_line(extra),
     )  # fmt: skip
 
 
@@ -87,7 +113,7 @@ def test_a_missing_sdk_is_no_finding(command: str, target: str, package: str, cl
     words = [*command.split(), "job.yaml", "--target", target]
     done = subprocess.run([sys.executable, "-c", WITHOUT_SDKS, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == (f"error: `{package}` is not installed [CT921]\n\nhint: pip install 'cloudtrain[{target}]'\n")
+    assert done.stderr.split() == f"error: `{package}` is not installed [CT921] hint: {pip_line(target)}".split()
 
 
 def test_an_installed_one_is_returned() -> None:

@@ -23,7 +23,7 @@ from cloudtrain.machines.table import tables
 from cloudtrain.plans.document import LEVEL_STYLE, Document, Notice, Span, Table
 from cloudtrain.rules.engine import load_rules
 from cloudtrain.system.files import KEPT, folder_size
-from cloudtrain.system.plugins import OWN_PACKAGE, package_of_target, part_of, plugin_faults
+from cloudtrain.system.plugins import OWN_PACKAGE, package_of_target, part_of, pip_line, plugin_faults
 from cloudtrain.system.private import close_state_folder
 from cloudtrain.targets.common.launch import find_mpirun, this_machine
 from cloudtrain.targets.registry import all_targets
@@ -84,7 +84,7 @@ def _torch() -> Diagnosis:
             "torch",
             "warning",
             reason,
-            "jobs with `distribution: {type: torch}` need it here: `pip install 'cloudtrain[torch]'`, "
+            f"jobs with `distribution: {{type: torch}}` need it here: `{pip_line('torch')}`, "
             "or name another interpreter with `--python PATH`",
         )
     version, has_distributed, gpus = probe.stdout.split()[-3:]
@@ -103,8 +103,7 @@ def _machine() -> Diagnosis:
 
 def _mpirun() -> Diagnosis:
     missing = (
-        "not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: mpi` need it: "
-        "`pip install 'cloudtrain[mpi]'`"
+        f"not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: mpi` need it: `{pip_line('mpi')}`"
     )
     mpirun = find_mpirun(sys.executable, os.environ)
     return Diagnosis("mpirun", "ok", mpirun) if mpirun else Diagnosis("mpirun", "optional", missing)
@@ -203,7 +202,8 @@ def _extra(target: Target, name: str, distributions: Sequence[str]) -> Diagnosis
         try:
             versions.append(f"{distribution} {metadata.version(distribution)}")
         except metadata.PackageNotFoundError:
-            return Diagnosis(subject, "optional", f"not installed: `pip install '{package}[{name}]'`")
+            line = pip_line(name) if package == OWN_PACKAGE else f"pip install '{package}[{name}]'"
+            return Diagnosis(subject, "optional", f"not installed: `{line}`")
     return Diagnosis(subject, "ok", ", ".join(versions))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.plans.processes import Alike, Process
 from cloudtrain.runtime.torchrun_words import is_python
+from cloudtrain.system.plugins import pip_line
 
 if TYPE_CHECKING:
     from cloudtrain.job.training import TrainingJob
@@ -39,11 +40,12 @@ def loopback_variables(interface: str) -> dict[str, str]:
 # a longer time also delays the SIGTERM to the ranks. So cloudtrain stops a job by sending SIGTERM to the ranks, and
 # mpirun then ends by itself.
 
-MISSING_HINT = (
-    "`pip install 'cloudtrain[mpi]'`, or install Open MPI: `apt install openmpi-bin`, `brew install open-mpi`, "
-    "`conda install -c conda-forge openmpi`"
-)
-"""The hint for machines without mpirun."""
+
+def install_mpirun() -> str:
+    """Return the hint for machines without mpirun."""
+    more = "`apt install openmpi-bin`, `brew install open-mpi`, `conda install -c conda-forge openmpi`"
+    return f"`{pip_line('mpi')}`, or install Open MPI: {more}"
+
 
 _REDIRECT = 'exec "$@" >"$0/rank_$OMPI_COMM_WORLD_RANK.stdout.log" 2>"$0/rank_$OMPI_COMM_WORLD_RANK.stderr.log"'
 """For `sh -c`: runs a program with its output in files of a folder, which is the first argument."""

@@ -275,7 +275,7 @@ def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Itera
         yield Problem(
             ("distribution", "type"),
             f"`{job.distribution.type}` needs `mpirun`, which is neither beside `{python}` nor on the PATH",
-            launchers.MISSING_HINT,
+            launchers.install_mpirun(),
             code="CT038",
         )
 

@@ -22,7 +22,7 @@ from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import IMAGE, Fault, KeysOf, Reading, Subject, ValuePath, rule
 from cloudtrain.rules.facts import DataPlace, declared_places
 from cloudtrain.system.files import why_missing
-from cloudtrain.system.plugins import target_names
+from cloudtrain.system.plugins import pip_line, target_names
 from cloudtrain.targets.common.launchers import requested_tasks
 from cloudtrain.targets.common.scaling import local_size, requested_size
 from cloudtrain.targets.common.specification import LaunchSpecification
@@ -209,7 +209,7 @@ def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     if needs_torch and subject.settings.python is None and find_spec("torch") is None and not _will_install(subject):
         yield Fault(
             f"`{sys.executable}` has no PyTorch, and `{subject.job.distribution.type}` cannot start without it",
-            "pip install 'cloudtrain[torch]', or name an interpreter that has it: `--python PATH`",
+            f"{pip_line('torch')}, or name an interpreter that has it: `--python PATH`",
             ("distribution", "type"),
         )
 

@@ -12,7 +12,7 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.targets.common.launch import LocalAccount
-from cloudtrain.targets.common.launchers import MISSING_HINT, loopback_variables
+from cloudtrain.targets.common.launchers import install_mpirun, loopback_variables
 from cloudtrain.targets.common.scaling import gpu_share
 from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.request import INTERFACE, Host, JsonMapping, JsonObject, hosts
@@ -161,7 +161,7 @@ class EmulatedJob:
     def mpirun(self) -> str:
         if self.account.mpirun is None:
             message = f"the container would start `mpirun`, which is neither beside `{self.python}` nor on the PATH"
-            raise JobError([Problem(("distribution", "type"), message, MISSING_HINT, code="CT038")])
+            raise JobError([Problem(("distribution", "type"), message, install_mpirun(), code="CT038")])
         return self.account.mpirun
 
     def torchrun_variables(self, host: Host) -> dict[str, str]:

@@ -26,6 +26,7 @@ from cloudtrain.lifecycle.driven import DrivenFolder, sleep_until_woken
 from cloudtrain.lifecycle.schema import read_store
 from cloudtrain.lifecycle.sweep_run import SweepRun, sweep_of
 from cloudtrain.lifecycle.sweep_service import SweepService
+from cloudtrain.system.plugins import pip_line
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.local.service import LocalService
 from tests.deadlines import DEADLINE
@@ -639,7 +640,7 @@ def test_a_driver_that_fails_says_what_to_type(
     run = submitted(make_sweep(strategy="bayesian"))
     assert run.status().state is ct.RunState.FAILED
     assert (run.last_status.reason or "").endswith(
-        f"pip install 'cloudtrain[sweeps]', or use `strategy: random`; `cloudtrain continue {run.name}` continues the sweep"
+        f"{pip_line('sweeps')}, or use `strategy: random`; `cloudtrain continue {run.name}` continues the sweep"
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.runtime.hardware import cpu_count, gpu_ids
+from cloudtrain.system.plugins import pip_line
 from cloudtrain.targets.common.launch import host_name
 from cloudtrain.targets.local.prepare import Ports, fill
 from tests.targets.places import Place
@@ -108,7 +109,7 @@ def test_mpirun_of_the_interpreter_that_runs_the_job(
         started(theirs)
     (problem,) = missing.value.problems
     assert problem.message == f"`mpi` needs `mpirun`, which is neither beside `{theirs}` nor on the PATH"
-    assert str(problem.hint).startswith("`pip install 'cloudtrain[mpi]'`")
+    assert str(problem.hint).startswith(f"`{pip_line('mpi')}`")
     for found in (tmp_path / "ours/bin/mpirun", tmp_path / "path/mpirun", tmp_path / "theirs/bin/mpirun"):
         assert program(found) == started(theirs)
     assert started() == str(tmp_path / "ours/bin/mpirun")

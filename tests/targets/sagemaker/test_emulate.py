@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import cloudtrain as ct
 from cloudtrain.plans.plan import Bundle, CompileContext, Machine, Plan
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
+from cloudtrain.system.plugins import pip_line
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.common.scaling import scaled_job
 from cloudtrain.targets.local.compile import compile_local
@@ -319,7 +320,7 @@ def test_mpirun_is_missing(fields: dict[str, Any]) -> None:
     """A job that mpirun starts needs it here too, whoever starts mpirun."""
     with pytest.raises(ct.JobError, match="neither beside `/usr/bin/python3` nor on the PATH") as missing:
         plan_of(job_of(distribution=ct.MPI(), **fields), HERE._replace(mpirun=None))
-    assert "`pip install 'cloudtrain[mpi]'`" in str(missing.value)
+    assert f"`{pip_line('mpi')}`" in str(missing.value)
 
 
 def test_restarts_are_refused() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.errors import MissingExtra, TargetError, UsageError
 from cloudtrain.plans.plan import Plan
+from cloudtrain.system.plugins import pip_line
 from cloudtrain.targets.common.export import Call, Program, python_code
 from tests.parity.jobs import CASES, Case, machine, plan_of
 
@@ -131,10 +132,10 @@ def test_a_missing_sdk_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> No
     plan = plan_of(Case({"resources": machine("ml.g5.xlarge")}))
     with pytest.raises(MissingExtra) as caught:
         plan.to_estimator()
-    assert caught.value.hint == "pip install 'cloudtrain[sagemaker-sdk]'"
+    assert caught.value.hint == pip_line("sagemaker-sdk")
     with pytest.raises(MissingExtra) as caught:
         plan.to_model_trainer()
-    assert caught.value.hint == "pip install 'cloudtrain[sagemaker-sdk-3]'"
+    assert caught.value.hint == pip_line("sagemaker-sdk-3")
 
 
 def test_a_processing_plan_has_no_estimator() -> None:

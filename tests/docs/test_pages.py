@@ -1,0 +1,187 @@
+"""The first screen of the README, and the pages that show what commands print."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.cli.app import COMMANDS, run_command
+from cloudtrain.job.codes import error_codes
+from cloudtrain.rules.engine import all_rules
+from cloudtrain.targets.registry import all_targets
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / "tools"
+sys.path.insert(0, str(TOOLS))
+try:
+    import chart
+    import gen_settings_docs
+    import pages
+    import picture
+    import width
+finally:
+    sys.path.remove(str(TOOLS))
+
+README = (ROOT / "README.md").read_text("utf-8")
+SLOW = {"spot.md"}
+"""Pages on which something trains."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in pages.PAGES]
+)
+def test_commands_print_what_a_page_shows(name: str) -> None:
+    """Each command of the page, one after another, in a new folder with the page's files."""
+    text = (ROOT / "docs" / name).read_text("utf-8")
+    assert "$ " in text
+    assert pages.page(text) == text
+
+
+def test_a_page_that_shows_something_else_is_found(tmp_path: Path) -> None:
+    """Another word of an output is another page; another hash, time or size is not."""
+    shown = "```console\n$ echo a-0123abcd-1 took 3 s\na-deadbeef-1 took 28.5 s\n```\n"
+    assert pages.page(shown) == shown
+    assert (
+        pages.page(shown.replace("took 28.5", "costs 28.5"))
+        == "```console\n$ echo a-0123abcd-1 took 3 s\na-0123abcd-1 took 3 s\n```\n"
+    )
+    elided = "```console\n$ printf 'one\\ntwo\\nthree\\n'\none\n...\nthree\n```\n"
+    assert pages.page(elided) == elided
+    assert "\n...\nthree\n" in pages.page(elided.replace("\none\n...", "\nzero\n..."))
+    written = "`a.txt`:\n\n```text\nhello\n```\n\n```console\n$ cat a.txt\n```\n"
+    assert pages.page(written).endswith("$ cat a.txt\nhello\n```\n")
+
+
+def test_the_first_screen() -> None:
+    """Its job, the table of its plans and the number of checks are made from the code, in 45 lines above the picture."""
+    assert pages.readme(README) == README
+    screen = README[: README.index("![")]
+    assert len(screen.rstrip().splitlines()) <= 45
+    job = (ROOT / "examples" / "first.yaml").read_text("utf-8")
+    assert len(job.splitlines()) == 7
+    assert f"```yaml\n{job}```\n" in screen
+    assert "**Status: alpha.**" in screen
+    claims = re.findall(r"^\* .*$", screen, re.MULTILINE)
+    assert len(claims) == 5
+    assert all(re.search(r"\]\(docs/[\w-]+\.md(#[\w-]+)?\)", claim) for claim in claims)
+
+
+def test_the_table_follows_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the instances are twice the processes and twice the price."""
+    load = ct.load_job
+    monkeypatch.setattr(ct, "load_job", lambda path: load(path, ["resources.instance_count=4"]))
+    rows = "\n".join(pages.plans())
+    assert "4 x ml.p4d.24xlarge (8 x A100-40GB, EFA) | 32 |" in rows
+    assert "$101.01" in rows
+
+
+def test_measured_claims_are_measured() -> None:
+    """The README's seconds are those of the measurements, and so are the bars of the chart."""
+    page = (ROOT / "docs" / "measurements.md").read_text("utf-8")
+    measured = {pair.title: pair for pair in chart.pairs(page)}
+    first = measured["the first step of a run here"]
+    assert f"after {first.ours:.2f} s, with bare torchrun after {first.theirs:.2f} s" in README
+    drawn = chart.chart()
+    for pair in measured.values():
+        assert f">{pair.ours:.2f} s<" in drawn
+        assert f">{pair.theirs:.2f} s<" in drawn
+    assert chart.caption(page).startswith("make bench, 2026-11-21, 2 cores: ")
+
+
+def test_the_number_of_compared_requests() -> None:
+    """What the page about tests says of them."""
+    from tests.parity import azureml_jobs, jobs
+
+    page = (ROOT / "docs" / "tested.md").read_text("utf-8")
+    assert f"{len(jobs.CASES)} jobs are built by SDK v2" in page
+    assert f"{len(azureml_jobs.CASES)} jobs are built by azure-ai-ml" in page
+
+
+def test_the_picture_is_small() -> None:
+    """At most 62 columns and 18 lines, with every loss of the tutorial's run."""
+    drawn = picture.picture()
+    assert drawn.count("<circle") == 12
+    rows = {int(float(y)) for y in re.findall(r'<text [^>]*y="([\d.]+)"', drawn)}
+    assert len(rows) <= 18
+    assert "same: all 12 values" in drawn
+
+
+def test_every_setting_is_described() -> None:
+    """The reference of cloudtrain.toml has each setting of each target, with a meaning."""
+    text = gen_settings_docs.document()
+    assert (ROOT / "docs" / "settings.md").read_text("utf-8") == text
+    for target in all_targets():
+        section = text.split(f"\n## [{target.name}]\n")[1].split("\n## ")[0]
+        named = re.findall(r"^\| `(\w+)` \| [^|]*\w[^|]* \| [^|]* \| .*\w.* \|$", section, re.MULTILINE)
+        assert set(named) == target.settings.model_fields.keys() - {"type"}
+
+
+def test_no_command_is_wider_than_the_page() -> None:
+    """A comment beside a command would be cut off."""
+    for file in width.documents():
+        assert [*width.wide_lines(file.read_text("utf-8"), file)] == []
+    long = f"cloudtrain plan job.yaml{' ' * 40}# what a long comment says"
+    for language, found in (("", 1), ("sh", 1), ("console", 0), ("python", 0)):
+        assert len([*width.wide_lines(f"```{language}\n{long}\n```\n", Path("a.md"))]) == found
+    assert len([*width.wide_lines(f"```yaml\na: 1\n```\n\n```console\n$ {long}\n```\n", Path("a.md"))]) == 1
+
+
+def commands() -> list[str]:
+    """The commands that pages name in blocks without `$`, because they need an account or take long."""
+    names = [*pages.PAGES, "which-tool.md", "tested.md"]
+    texts = [README, *((ROOT / "docs" / name).read_text("utf-8") for name in names)]
+    found = set()
+    for text in texts:
+        for kind, block in re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            if kind == "":
+                found |= {
+                    line.partition("#")[0].strip() for line in block.splitlines() if line.startswith("cloudtrain ")
+                }
+        found |= set(re.findall(r"`(cloudtrain [a-z][^`]*)`", text))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_and_their_options_exist(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the help text of the command has them."""
+    words = re.sub(r"(?<= train\.py) .*", "", line).split()
+    assert words[1] in COMMANDS
+    run_command([words[1], "--help"])
+    shown = capsys.readouterr().out
+    for option in (word.partition("=")[0] for word in words[2:] if word.startswith("-")):
+        assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", shown), option
+
+
+def test_rules_have_titles() -> None:
+    """A heading of a rule's page says what is wrong. The list has each rule and error, with a link to its heading."""
+    headings = [
+        heading
+        for file in [*(ROOT / "docs").glob("rules-*.md"), ROOT / "docs" / "errors.md"]
+        for heading in re.findall(r"^## (.*)$", file.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert all(re.fullmatch(r"[A-Z]{2}\d{3} · \S.*[^.]", heading) for heading in headings)
+    listed = re.findall(r"^\| \[(\w+)\]\([\w-]+\.md#", (ROOT / "docs" / "rules.md").read_text("utf-8"), re.MULTILINE)
+    codes = {rule.code for rule in all_rules()} | {*error_codes()}
+    assert {heading[:5] for heading in headings} == codes == {*listed}
+    assert len(headings) == len(listed)
+
+
+def test_the_landing_page_has_the_plans_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tab for each target, with what `plan` prints for the README's job."""
+    pytest.importorskip("mkdocs", reason="pip install 'cloudtrain[docs]'")
+    monkeypatch.syspath_prepend(str(TOOLS))
+    import landing
+
+    text = landing.landing_page()
+    job = (ROOT / "examples" / "first.yaml").read_text("utf-8")
+    assert job in text
+    for title in ("This machine", "SageMaker", "Azure ML", "Slurm"):
+        assert f'=== "{title}"' in text
+    assert "at most $50.50 at list prices" in text
+    assert str(ROOT) not in text
+    for link in re.findall(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)", text):
+        assert (ROOT / "docs" / link).is_file() or (ROOT / link).is_file(), link
