@@ -23,7 +23,7 @@ from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.document import Document, Notice
 from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
-from cloudtrain.plans.status import duration_of, metrics_text, number
+from cloudtrain.plans.status import OF_A_SWEEP, duration_of, metrics_text, number
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
@@ -141,8 +141,7 @@ def _best_trial(run: Run, status: RunStatus) -> Run | None:
 
 def _of_sweep(status: RunStatus) -> str:
     """Return the summary of a sweep: `trial 7 is the best, accuracy 0.97; 2 of 40 trials failed`."""
-    progress = ("trials", "ended", "running", "best_trial")
-    values = [f"{name} {number(value)}" for name, value in status.metrics.items() if name not in progress]
+    values = [f"{name} {number(value)}" for name, value in status.metrics.items() if name not in OF_A_SWEEP]
     best = status.metrics.get("best_trial")
     words = [f"trial {int(best)} is the best, {values[0]}"] if best is not None and values else []
     return "; ".join([*words, *([status.reason] if status.reason else [])])

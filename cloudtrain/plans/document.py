@@ -45,10 +45,11 @@ class Pairs(NamedTuple):
 
 class Table(NamedTuple):
     """Rows under headers. The first column identifies the row and is never shortened. Only the last column is
-    wrapped."""
+    wrapped, or with `is_cut` shortened to one line."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    is_cut: bool = False
 
 
 class Lines(NamedTuple):
@@ -318,18 +319,19 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
         max([width_of(header), *(width_of(row[column].text) for row in rows)]) for column, header in enumerate(headers)
     ]
     if width is not None:
-        # The first column leaves 24 characters to the last one, or the width of its header if that is larger.
-        last = min(widths[-1], max(width_of(headers[-1]), 24)) if len(widths) > 1 else 0
+        # The first column leaves 24 characters to the last one, or the width of its header if that is larger. Of a cell
+        # that is cut, 12 say enough.
+        last = min(widths[-1], max(width_of(headers[-1]), 12 if block.is_cut else 24)) if len(widths) > 1 else 0
         others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
         widths[0] = min(widths[0], max(width - others, width_of(headers[0])))
     yield _row([Span(header, "dim") for header in headers], widths)
     for row in rows:
-        yield from _fit_row(row, widths, width)
+        yield from _fit_row(row, widths, width, is_cut=block.is_cut)
 
 
-def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> Iterator[Line]:
+def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None, *, is_cut: bool) -> Iterator[Line]:
     """Yield the lines of one row. A first cell that is too long gets its own line; a last cell that is too long is
-    wrapped."""
+    wrapped or cut."""
     key, *others = row
     if others and width_of(key.text) > widths[0]:
         yield [key]
@@ -338,7 +340,9 @@ def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> I
         yield [key]
         return
     indent = sum(widths[:-1]) + GAP * (len(widths) - 1)
-    last = wrap(row[-1].text, width, indent=indent)
+    last = [row[-1].text] if is_cut else wrap(row[-1].text, width, indent=indent)
+    if is_cut and width is not None and indent + width_of(last[0]) > width:
+        last = [f"{last[0][: max(0, width - indent - 3)].rstrip(' ,;(')}..."]
     yield _row([key, *others[:-1], Span(last[0], others[-1].style)], widths)
     for line in last[1:]:
         yield [Span(" " * indent), Span(line, others[-1].style)]

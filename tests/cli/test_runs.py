@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import closing
 from pathlib import Path
+from sqlite3 import connect
 
 import pytest
 
@@ -281,6 +283,33 @@ def test_ps(cli: Cli, scripted: Path, job: str) -> None:
     assert [run["name"] for run in json.loads(cli("ps", "--json").out)] == [second, first]
     assert json.loads(cli("ps", "--state", "failed", "--json").out) == []
     assert json.loads(cli("ps", "--job", "other", "--json").out) == []
+
+
+def test_ps_says_the_newest_of_each_run(
+    cli: Cli, scripted: Path, job: str, monkeypatch: pytest.MonkeyPatch, state_dir: Path
+) -> None:
+    """The share, the metrics, or the exception, cut to one line; the store keeps the metrics of a run that has ended."""
+    values = {"step": 4.0, "total": 8.0, "loss": 0.25}
+    fate(scripted, state="succeeded", metrics=values)
+    ended = submitted(cli)
+    cli("wait", ended)
+    fate(scripted, state="failed", reason=f"rank 1 failed with exit code 1: ValueError: {'no ' * 40}")
+    failed = submitted(cli, "--set", "hyperparameters.epochs=8")
+    cli("wait", failed)
+    fate(scripted, state="running", metrics=values)
+    running = submitted(cli, "--set", "hyperparameters.epochs=9")
+    monkeypatch.setenv("COLUMNS", "80")
+    header, *rows = cli("ps").out.splitlines()
+    of_run = {row.split()[0]: row[header.index("LAST") :] for row in rows}
+    assert of_run[running] == "50%, loss 0.25"
+    assert of_run[failed].startswith("ValueError: no no") and of_run[failed].endswith("...")
+    assert of_run[ended] == "loss 0.25, step 4"
+    assert len(rows) == 3 and max(map(len, rows)) <= 80
+    metrics = {run["name"]: run["metrics"] for run in json.loads(cli("ps", "--json").out)}
+    assert metrics == {running: values, failed: {}, ended: values}
+    with closing(connect(state_dir / "runs.db")) as db, db:
+        db.execute("UPDATE runs SET metrics = '[1'")
+    assert "50%" in cli("ps").out, "a damaged value hides no run"
 
 
 def test_ps_looks_past_the_newest_for_a_state(cli: Cli, scripted: Path, job: str) -> None:

@@ -89,17 +89,19 @@ def ps_command(
 
 
 def _print_runs(runs: list[Run], *, with_size: bool) -> None:
-    from cloudtrain.plans.status import duration_of, state_cell
+    from cloudtrain.plans.status import duration_of, news_text, state_cell
 
     now = time.time()
+    news = [news_text(run.last_status) for run in runs]
     rows: list[tuple[Cell, ...]] = []
-    for run in runs:
+    for run, text in zip(runs, news, strict=True):
         status = run.last_status
         age = format_duration(int(max(0, now - run.created)))
         state = state_cell(status.state, status.queue_place)
         size = [format_size(run.size) if run.size is not None else ""] if with_size else []
-        rows.append((run.name, state, run.target, age, duration_of(status, now), *size))
-    show_table(("NAME", "STATE", "TARGET", "AGE", "DURATION", *(["SIZE"] if with_size else [])), rows)
+        rows.append((run.name, state, run.target, age, duration_of(status, now), *size, *([text] if any(news) else [])))
+    more = [*(["SIZE"] if with_size else []), *(["LAST"] if any(news) else [])]
+    show_table(("NAME", "STATE", "TARGET", "AGE", "DURATION", *more), rows, is_cut=any(news))
     for run in runs:
         if run.waits:
             say(f"`{run.name}`: {run.last_status.reason}")
