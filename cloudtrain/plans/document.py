@@ -216,8 +216,8 @@ def width_of(text: str) -> int:
 
 def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
     """Wrap `text` into lines of at most `width` columns; None: no limit. `indent` columns of each line are already
-    used. Words and literals are never broken; one that is too long overflows on its own line. Newlines in `text` are
-    kept."""
+    used. A path that is too long is broken after a `/`. Other words and literals are never broken; one that is too long
+    overflows on its own line. Newlines in `text` are kept."""
     lines: list[str] = []
     for paragraph in visible(text).split("\n"):
         if width is None:
@@ -225,13 +225,30 @@ def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
             continue
         line = ""
         for word in _WORD.findall(paragraph):
-            if line and indent + width_of(line) + 1 + width_of(word) > width:
+            first, *rest = _pieces(word, width - indent)
+            if line and indent + width_of(line) + 1 + width_of(first) > width:
                 lines.append(line)
-                line = word
+                line = first
             else:
-                line = f"{line} {word}" if line else word
+                line = f"{line} {first}" if line else first
+            for piece in rest:
+                lines.append(line)
+                line = piece
         lines.append(line)
     return lines
+
+
+def _pieces(word: str, room: int) -> list[str]:
+    """Return a path or URI that is too long for a line in pieces that fit, broken after a `/`; any other word whole."""
+    if width_of(word) <= room or "`" in word:
+        return [word]
+    pieces: list[str] = []
+    for part in re.findall(r"[^/]*/+|[^/]+", word):
+        if pieces and width_of(pieces[-1]) + width_of(part) <= room:
+            pieces[-1] += part
+        else:
+            pieces.append(part)
+    return pieces
 
 
 def literals(text: str) -> list[Span]:

@@ -99,7 +99,8 @@ class RunStatus:
     rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
     explain the reason. `page` is the URL of the run's web page at the provider. `queue_place` is the position, from 1,
     of a run that waits in a queue of cloudtrain. `steps` holds the newest step of each rank of a local run whose script
-    calls `runtime.report(step=...)` on every rank.
+    calls `runtime.report(step=...)` on every rank. `trials` holds the newest step and objective of each running trial of
+    a sweep that cloudtrain drives.
     """
 
     state: RunState
@@ -119,6 +120,7 @@ class RunStatus:
     page: str | None = None
     queue_place: int | None = None
     steps: dict[int, float] = field(default_factory=dict)
+    trials: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
 class QueuedRun(NamedTuple):

@@ -100,14 +100,17 @@ def news_text(status: RunStatus) -> str:
     if status.reason and status.state is not RunState.SUCCEEDED and status.state is not RunState.RUNNING:
         return _EXIT.sub("", status.reason)
     if {"trials", "ended"} <= metrics.keys():
-        best = metrics.get("best_trial")
-        value = next((f"{name} {number(metrics[name])}, " for name in metrics if name not in OF_A_SWEEP), "")
-        words = f"{value}trial {number(best)} of" if best is not None else f"{number(metrics['ended'])} ended of"
-        return f"{words} {number(metrics['trials'])}"
+        return best_words(metrics) or f"{number(metrics['ended'])} of {number(metrics['trials'])} ended"
     values = metrics_text({name: value for name, value in metrics.items() if name not in ("epoch", "step")})
     share = "" if status.state.is_final else progress_text(status).partition(",")[0]
     place = "" if share or "step" not in metrics else f"step {number(metrics['step'])}"
     return ", ".join(filter(None, (share, values, place)))
+
+
+def best_words(metrics: Mapping[str, float]) -> str:
+    """Return the best trial of a sweep, such as `loss 0.25, trial 7`; empty if there is none."""
+    values = [f"{name} {number(value)}" for name, value in metrics.items() if name not in OF_A_SWEEP]
+    return ", ".join([*values, f"trial {number(metrics['best_trial'])}"]) if "best_trial" in metrics else ""
 
 
 OF_A_SWEEP = ("trials", "ended", "running", "best_trial")

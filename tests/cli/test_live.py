@@ -57,6 +57,30 @@ def test_the_numbers_of_a_course(values: list[float], title: str) -> None:
     assert f"\n{title}\n" in screen_of_losses(values)
 
 
+def test_a_long_line_is_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest stands below the beginning of the line's text, so that a path is not torn apart."""
+    monkeypatch.setenv("COLUMNS", "60")
+    path = "/home/ada/state/runs/digits-1/train.py"
+    screen = screen_of([LogLine(0.0, 0, 1, "stderr", f'  File "{path}", line 6, in <module>')])
+    rows = [row for row in screen.splitlines() if row]
+    assert rows == [f'[rank 1]   File "{path}",', "         line 6, in <module>"]
+
+
+def test_the_bar_of_a_healthy_run_is_not_red() -> None:
+    """Red (rich's `bar.complete`, 249 38 114) means an error everywhere else."""
+    from rich.console import Console
+    from rich.progress_bar import ProgressBar
+
+    with LiveView(LineFormat(), io.StringIO()) as live:
+        live.show(metric_line(step=5.0, total=10.0, loss=0.5))
+        parts = live._parts(0.0, 40, 20)
+    bar = next(part for part in parts if isinstance(part, ProgressBar))
+    console = Console(width=40, color_system="truecolor", force_terminal=True, file=io.StringIO())
+    console.print(bar)
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "38;2;249;38;114" not in drawn and "\x1b[36m" in drawn
+
+
 def test_without_utf_8_there_is_a_table() -> None:
     """A terminal that has no Braille gets the numbers."""
     text = screen_of_losses([2.0, 1.0, 3.0], "ascii")

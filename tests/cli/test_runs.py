@@ -58,6 +58,19 @@ def test_failed_run_is_an_error_block_and_exit_code_1(cli: Cli, scripted: Path, 
     assert "--rank 1` prints its whole output" in " ".join(error.split())
 
 
+def test_a_followed_run_prints_its_traceback_once(cli: Cli, scripted: Path, job: str) -> None:
+    """The report at the end repeats no line that has just been printed, but does after a selection, and in `wait`."""
+    fate(scripted, state="failed", reason="rank 1 exited with 1: ValueError: no", failed_rank=1, details=TRACEBACK,
+         lines=[[1, line] for line in TRACEBACK])  # fmt: skip
+    followed = cli("submit", job)
+    assert "exited with 1: ValueError: no" in " ".join(followed.err.split())
+    for line in TRACEBACK[:2]:
+        assert (followed.out + followed.err).count(line.strip()) == 1
+    again = cli("logs", "last", "-f", "--grep", "ValueError")
+    assert TRACEBACK[1] not in again.out and TRACEBACK[1] in again.err
+    assert TRACEBACK[1] in cli("wait", "last").err
+
+
 LOST_PEER = """\
 [rank0]:[W1124 19:30:00.1 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=3): Broken pipe
 Exception raised from sendBytes at /pytorch/torch/csrc/distributed/c10d/Utils.hpp:653 (most recent call first):

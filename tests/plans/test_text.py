@@ -57,6 +57,16 @@ def test_notice_looks_like_the_documented_error() -> None:
     )
 
 
+def test_a_path_that_is_too_long_is_broken_after_a_slash() -> None:
+    """Its pieces stand in the column of the value; a command in backticks stays whole."""
+    path = "/home/ada/.local/state/cloudtrain/runs/digits-ddp-4a521170-1/checkpoint"
+    text = to_text(Document([Pairs([("run folder", path), ("hint", f"`cat {path}`")])]), width=60)
+    lines = text.splitlines()
+    assert lines[0] == "  run folder  /home/ada/.local/state/cloudtrain/runs/"
+    assert lines[1] == "              digits-ddp-4a521170-1/checkpoint"
+    assert f"`cat {path}`" in text
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, None])
 def test_colour_changes_no_word(width: int | None) -> None:
     """Without its escape sequences, coloured text is the plain text."""
