@@ -389,9 +389,9 @@ class LiveView:
             yield lead.append_text(text)
             return
         indent = " " * lead.cell_len
-        for number, row in enumerate(text.wrap(self._console, room, tab_size=8)):
+        for index, row in enumerate(text.wrap(self._console, room, tab_size=8)):
             row.rstrip()
-            yield (Text(indent) if number else lead).append_text(row)
+            yield (Text(indent) if index else lead).append_text(row)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         """Draw the view. rich calls this method for every printed line, so the content is computed at most
@@ -419,7 +419,8 @@ class LiveView:
         if (progress := self._pace.progress()) and self._courses:
             parts.append(Text(progress, no_wrap=True, overflow="ellipsis"))
         if self._pace.fraction is not None and self._courses:
-            parts.append(ProgressBar(1.0, self._pace.fraction, width=width, complete_style="cyan", finished_style="green"))
+            styles = {"complete_style": "cyan", "finished_style": "green"}  # rich's own is red
+            parts.append(ProgressBar(1.0, self._pace.fraction, width=width, **styles))
         if not self._is_over and (waiting := self._pace.waiting_for(now)):
             parts.append(Text(waiting, style="dim", no_wrap=True, overflow="ellipsis"))
         return parts + self._course_parts(width, height - min(_OTHER_ROWS, height // 2))

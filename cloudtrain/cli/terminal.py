@@ -28,11 +28,11 @@ def show(document: Document, stream: TextIO, *, width: int | None = None) -> Non
     stream.flush()
 
 
-def show_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, is_cut: bool = False) -> None:
-    """Print a table on stdout. With `is_cut`, a last cell that is too long is shortened instead of wrapped."""
+def show_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Print a table on stdout."""
     from cloudtrain.plans.document import Document, Table
 
-    show(Document([Table(tuple(headers), list(rows), is_cut)]), sys.stdout)
+    show(Document([Table(tuple(headers), list(rows))]), sys.stdout)
 
 
 def say(*lines: str) -> None:

@@ -77,7 +77,8 @@ class RunRecord:
         values: Any = None
         with suppress(ValueError):
             values = json.loads(self.metrics or "{}")
-        metrics = values if isinstance(values, dict) and all(type(each) in (int, float) for each in values.values()) else {}
+        is_whole = isinstance(values, dict) and all(type(each) in (int, float) for each in values.values())
+        metrics = values if is_whole else {}
         return RunStatus(RunState(self.state), self.reason, self.started, self.ended, metrics=metrics)
 
     @classmethod

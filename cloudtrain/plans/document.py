@@ -375,7 +375,10 @@ def _command(block: CommandLine, width: int | None) -> Iterator[Line]:
     for number, line in enumerate(fill(words, width, indent=INDENT + 4)):
         yield [Span(" " * INDENT), Span("$ " if number == 0 else "    ", "dim"), Span(line)]
     for name, value in block.variables:
-        yield [Span(" " * (INDENT + 2)), Span(f"{on_one_line(name)}=", "dim"), Span(on_one_line(value))]
+        label, text = f"{on_one_line(name)}=", on_one_line(value)
+        first, *rest = [label + text] if width is None else _pieces(label + text, width - INDENT - 2)
+        yield [Span(" " * (INDENT + 2)), Span(label, "dim"), Span(first[len(label) :])]
+        yield from ([Span(" " * (INDENT + 4)), Span(piece)] for piece in rest)
 
 
 def _notice(block: Notice, width: int | None) -> Iterator[Line]:

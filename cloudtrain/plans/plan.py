@@ -23,6 +23,7 @@ from cloudtrain.plans.document import (
     Notice,
     Pairs,
     Section,
+    Table,
     Text,
     to_text,
 )
@@ -119,6 +120,20 @@ class Upload(NamedTuple):
     out, because the data is the same wherever it is stored."""
 
 
+class PlannedTrial(NamedTuple):
+    """One of the first trials of a sweep: its number, the name of its run, and its values as text."""
+
+    number: int
+    run: str
+    values: str
+    count: int
+    """Number of trials of the sweep."""
+
+    @property
+    def note(self) -> str:
+        return f"trial {self.number} of {self.count} will be `{self.run}`: {self.values}"
+
+
 class Bundle(NamedTuple):
     """The hash, size and file count of the user's code. Compiling a job needs nothing else about the code."""
 
@@ -203,6 +218,7 @@ class Plan(Printable):
         processes: every process that will run.
         findings: the results of the checks.
         summary: pairs of label and text that introduce the plan to a reader.
+        trials: the first trials of a sweep that cloudtrain drives.
         place: the region, workspace or host of the run, which is the middle part of the run's reference.
         outputs: maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write
             to.
@@ -219,6 +235,7 @@ class Plan(Printable):
     findings: tuple[Finding, ...] = ()
     summary: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    trials: tuple[PlannedTrial, ...] = ()
     place: str = ""
     settings: tuple[str, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
@@ -285,7 +302,7 @@ class Plan(Printable):
             "uploads": [_without_none(upload._asdict()) for upload in self.uploads],
             "processes": processes_data(self.processes),
             "findings": [finding._asdict() | {"level": finding.level.value} for finding in self.findings],
-            "notes": list(self.notes),
+            "notes": [*(trial.note for trial in self.trials), *self.notes],
             "settings": list(self.settings),
             **({"environment": {"requirements": self.environment}} if self.environment else {}),
         }
@@ -310,6 +327,9 @@ class Plan(Printable):
         others = [finding for finding in self.findings if finding.level is not Level.ERROR]
         blocks += [finding.notice() for finding in (*self.errors, *others)]
         blocks += [Notice("notice", note) for note in self.notes]
+        if self.trials:
+            blocks.append(Heading(f"The first {len(self.trials)} of {self.trials[0].count} trials"))
+            blocks.append(Table(("TRIAL", "RUN", "VALUES"), [(str(each.number), *each[1:3]) for each in self.trials]))
         if whole:
             if self.uploads:
                 rows = [(upload.kind, f"{_amount(upload)}\n{upload.destination}") for upload in self.uploads]
@@ -378,7 +398,7 @@ class Plan(Printable):
         raise UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")
 
 
-_NAMED = ("run_name", "request", "uploads", "summary", "notes", "outputs")
+_NAMED = ("run_name", "request", "uploads", "summary", "notes", "trials", "outputs")
 """The fields of a plan that may hold the run's name, besides the processes."""
 
 

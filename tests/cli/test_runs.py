@@ -10,6 +10,7 @@ from sqlite3 import connect
 
 import pytest
 
+import cloudtrain as ct
 from tests.cli.conftest import Cli
 
 TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "ValueError: no"]
@@ -67,7 +68,8 @@ def test_a_followed_run_prints_its_traceback_once(cli: Cli, scripted: Path, job:
     for line in TRACEBACK[:2]:
         assert (followed.out + followed.err).count(line.strip()) == 1
     again = cli("logs", "last", "-f", "--grep", "ValueError")
-    assert TRACEBACK[1] not in again.out and TRACEBACK[1] in again.err
+    assert TRACEBACK[1] not in again.out
+    assert TRACEBACK[1] in again.err
     assert TRACEBACK[1] in cli("wait", "last").err
 
 
@@ -315,11 +317,21 @@ def test_ps_says_the_newest_of_each_run(
     header, *rows = cli("ps").out.splitlines()
     of_run = {row.split()[0]: row[header.index("LAST") :] for row in rows}
     assert of_run[running] == "50%, loss 0.25"
-    assert of_run[failed].startswith("ValueError: no no") and of_run[failed].endswith("...")
+    assert of_run[failed].startswith("ValueError: no no")
+    assert of_run[failed].endswith("...")
     assert of_run[ended] == "loss 0.25, step 4"
-    assert len(rows) == 3 and max(map(len, rows)) <= 80
+    assert len(rows) == 3
+    assert max(map(len, rows)) <= 80
     metrics = {run["name"]: run["metrics"] for run in json.loads(cli("ps", "--json").out)}
     assert metrics == {running: values, failed: {}, ended: values}
+    runs = ct.runs()
+    assert "LAST" in repr(runs)
+    assert "ValueError: no no" in repr(runs)
+    assert runs._repr_html_().count("<tr>") == 4
+    assert f">{running}</td>" in runs._repr_html_()
+    status = repr(ct.run(ended).last_status)
+    assert status.startswith("RunStatus(state=succeeded, started=1970-01-01T00:01:40Z, ended=")
+    assert "None" not in status
     with closing(connect(state_dir / "runs.db")) as db, db:
         db.execute("UPDATE runs SET metrics = '[1'")
     assert "50%" in cli("ps").out, "a damaged value hides no run"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
 
 import cloudtrain as ct
 from cloudtrain.plans.document import (
@@ -94,3 +97,23 @@ def test_tables_are_left_aligned_where_styles_are_removed() -> None:
     cells = [cell for cell in ET.fromstring(plan.to_html()).iter() if cell.tag in ("th", "td")]
     assert cells
     assert {cell.attrib.get("style") for cell in cells} == {"text-align:left"}
+
+
+def test_a_mistake_in_a_notebook_is_its_text_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the frames of cloudtrain above it, and with a hint that Python takes. The command line keeps its own."""
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    job = "ct.TrainingJob(name='a', entry_point='train.py', resources=ct.Resources(instance_type='ml.nothing'))"
+    result = shell.run_cell(f"import cloudtrain as ct; ct.submit({job}, 'sagemaker', online=False)")
+    assert isinstance(result.error_in_exec, ct.PreflightError)
+    printed = capsys.readouterr().out
+    assert "Traceback" not in printed
+    assert "submit.py" not in printed
+    assert printed.strip().startswith("PreflightError: ")
+    assert "so nothing was sent" in printed
+    assert "`ignore=[" in printed
+    assert "--ignore" not in printed
+    assert "--ignore" in (result.error_in_exec.hint or "")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -13,16 +12,15 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.options import LogLevel, argument, flag, option
 from cloudtrain.cli.runs import moment_of, outlived_by, require_consent, run_named, seconds_of, status_json
-from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, show_table, typed
+from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, typed
 from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean
-from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
 from cloudtrain.plans.states import Metrics, RunState
 from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
+    from cloudtrain.lifecycle.find import Runs
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.plans.document import Cell
     from cloudtrain.plans.states import RunStatus
 
 _WHERE = option(
@@ -88,20 +86,8 @@ def ps_command(
         say(_nothing(active, state, job, has_labels=bool(tag or where)))
 
 
-def _print_runs(runs: list[Run], *, with_size: bool) -> None:
-    from cloudtrain.plans.status import duration_of, news_text, state_cell
-
-    now = time.time()
-    news = [news_text(run.last_status) for run in runs]
-    rows: list[tuple[Cell, ...]] = []
-    for run, text in zip(runs, news, strict=True):
-        status = run.last_status
-        age = format_duration(int(max(0, now - run.created)))
-        state = state_cell(status.state, status.queue_place)
-        size = [format_size(run.size) if run.size is not None else ""] if with_size else []
-        rows.append((run.name, state, run.target, age, duration_of(status, now), *size, *([text] if any(news) else [])))
-    more = [*(["SIZE"] if with_size else []), *(["LAST"] if any(news) else [])]
-    show_table(("NAME", "STATE", "TARGET", "AGE", "DURATION", *more), rows, is_cut=any(news))
+def _print_runs(runs: Runs, *, with_size: bool) -> None:
+    show(runs.document(with_size=with_size), sys.stdout)
     for run in runs:
         if run.waits:
             say(f"`{run.name}`: {run.last_status.reason}")
