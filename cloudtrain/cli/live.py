@@ -419,8 +419,8 @@ class LiveView:
         if (progress := self._pace.progress()) and self._courses:
             parts.append(Text(progress, no_wrap=True, overflow="ellipsis"))
         if self._pace.fraction is not None and self._courses:
-            styles = {"complete_style": "cyan", "finished_style": "green"}  # rich's own is red
-            parts.append(ProgressBar(1.0, self._pace.fraction, width=width, **styles))
+            share, own = self._pace.fraction, "cyan"  # rich's own is red
+            parts.append(ProgressBar(1.0, share, width=width, complete_style=own, finished_style="green"))
         if not self._is_over and (waiting := self._pace.waiting_for(now)):
             parts.append(Text(waiting, style="dim", no_wrap=True, overflow="ellipsis"))
         return parts + self._course_parts(width, height - min(_OTHER_ROWS, height // 2))

@@ -57,19 +57,12 @@ else:
             """The fields with plain types, for `help` and for editors. Pydantic's has the validators in it."""
             from inspect import Parameter, Signature
 
-            return Signature(
-                [
-                    Parameter(
-                        name,
-                        Parameter.KEYWORD_ONLY,
-                        annotation=_plain_type(Annotated[(field.annotation, *field.metadata, None)]),
-                        default=Parameter.empty
-                        if field.is_required()
-                        else field.get_default(call_default_factory=True),
-                    )
-                    for name, field in cls.model_fields.items()
-                ]
-            )
+            every = []
+            for name, field in cls.model_fields.items():
+                default = Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+                kind = _plain_type(Annotated[field.annotation, field.metadata])
+                every.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default))
+            return Signature(every)
 
         @__signature__.setter
         def __signature__(cls, _):
@@ -80,7 +73,8 @@ def _plain_type(kind: Any) -> Any:
     """Return a type without annotations. A number with a unit, and a value per target, may also be text."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        is_read = any(isinstance(item, BeforeValidator) for item in parts[1:])
+        notes = parts[1] if isinstance(parts[1], list) else parts[1:]
+        is_read = any(isinstance(item, BeforeValidator) for item in notes)
         may_be_text = is_read and isinstance(parts[0], type) and issubclass(parts[0], int | TargetValues)
         return parts[0] | str if may_be_text else _plain_type(parts[0])
     if origin is None or origin is Literal:

@@ -126,12 +126,12 @@ class PlannedTrial(NamedTuple):
     number: int
     run: str
     values: str
-    count: int
+    total: int
     """Number of trials of the sweep."""
 
     @property
     def note(self) -> str:
-        return f"trial {self.number} of {self.count} will be `{self.run}`: {self.values}"
+        return f"trial {self.number} of {self.total} will be `{self.run}`: {self.values}"
 
 
 class Bundle(NamedTuple):
@@ -328,7 +328,7 @@ class Plan(Printable):
         blocks += [finding.notice() for finding in (*self.errors, *others)]
         blocks += [Notice("notice", note) for note in self.notes]
         if self.trials:
-            blocks.append(Heading(f"The first {len(self.trials)} of {self.trials[0].count} trials"))
+            blocks.append(Heading(f"The first {len(self.trials)} of {self.trials[0].total} trials"))
             blocks.append(Table(("TRIAL", "RUN", "VALUES"), [(str(each.number), *each[1:3]) for each in self.trials]))
         if whole:
             if self.uploads:

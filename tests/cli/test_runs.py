@@ -202,6 +202,44 @@ def test_errors_of_a_plan_stand_above_its_request(cli: Cli, scripted: Path, job:
     assert ", above" not in cli("plan", job, "--short", "--set", "entry_point=missing.py").err
 
 
+def test_a_plan_compares_targets(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row each, the most it can cost, and what would stop it; the plans as JSON. The request has one target."""
+    monkeypatch.setenv("COLUMNS", "120")
+    places = ("-t", "sagemaker", "-t", "local")
+    change = ("--set", "resources.instance_type.sagemaker=ml.g5.2xlarge", "--set", "max_runtime=2h")
+    result = cli("plan", job, *places, *change)
+    header, first, second = result.out.splitlines()
+    assert header.split() == ["TARGET", "INSTANCES", "PROCESSES", "COST", "CHECKS"]
+    assert first.startswith("sagemaker  1 x ml.g5.2xlarge  1")
+    assert "$3.04" in first
+    assert "error" in first
+    assert second.split() == ["local", "this", "machine", "1", "-", "no", "problems"]
+    assert result.code == 2, "the plan for SageMaker has errors"
+    data = json.loads(cli("plan", job, *places, *change, "--json").out)
+    assert [plan["target"] for plan in data] == ["sagemaker", "local"]
+    assert data[1]["request"]["name"] == data[1]["run_name"]
+    assert cli("plan", job, "-t", "local", "-t", "local", "--short").out.startswith("digits-")
+    refused = cli("plan", job, *places, "--format", "request")
+    assert (refused.code, refused.out) == (2, "")
+
+
+def test_a_target_that_this_job_cannot_have_is_a_row(cli: Cli, job: str) -> None:
+    """The others are still compared, and the codes say why."""
+    azure = ("--set", "resources.instance_type.azureml=Standard_NC24ads_A100_v4")
+    result = cli("plan", job, "-t", "azureml", "-t", "local", *azure)
+    assert result.code == 2
+    assert "CT034" in result.out
+    assert "local" in result.out
+
+
+@pytest.mark.parametrize("command", ["check", "submit", "plan"])
+def test_a_second_target_is_not_forgotten(cli: Cli, job: str, command: str) -> None:
+    """A wrong name is an error wherever it stands, and only a plan takes two."""
+    result = cli(command, job, "-t", "nonsense", "-t", "local")
+    assert (result.code, result.out) == (2, "")
+    assert "nonsense" in result.err
+
+
 def test_old_rehearsals_are_not_listed(cli: Cli, scripted: Path, job: str) -> None:
     """`ps` and `last` mean your own runs; `--rehearsals`, `--all` and `--job` have the others, and one that goes on is
     listed anyway."""
