@@ -103,8 +103,9 @@ class Model(BaseModel, metaclass=_Meta):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Only the fields that were set."""
-        return ((name, value) for name, value in super().__repr_args__() if name in self.model_fields_set)
+        """Only the fields that were set, and are not empty."""
+        shown = self.model_fields_set
+        return ((name, value) for name, value in super().__repr_args__() if name in shown and value not in ({}, ()))
 
     def replace(self, **changes: object) -> Self:
         """Return a validated copy in which `changes` replace the values of the named fields.
@@ -139,12 +140,14 @@ class FromFile(Model):
         """A table of the fields that were set, each with its path as in `--set`."""
         from html import escape
 
-        left = ' style="text-align:left"'
+        cell = "text-align:left;border:0;padding:.15em 1.2em .15em 0"
         rows = "".join(
-            f"<tr><th{left}>{escape(dotted(path))}</th><td{left}>{escape(text)}</td></tr>"
+            f'<tr><th style="{cell};font-weight:normal;opacity:.65">{escape(dotted(path))}</th>'
+            f'<td style="{cell}">{escape(text)}</td></tr>'
             for path, text in _set_values(self.model_dump(mode="json", exclude_unset=True), ())
         )
-        return f"<table><caption{left}>{type(self).__name__}</caption>{rows}</table>"
+        caption = f'<caption style="{cell};font-weight:bold">{type(self).__name__}</caption>'
+        return f'<table style="border:0">{caption}{rows}</table>'
 
     def replace(self, **changes: object) -> Self:
         """Return a validated copy in which `changes` replace the values of the named fields. The copy keeps
@@ -162,7 +165,7 @@ def _set_values(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             yield from _set_values(inner, (*path, name))
-    elif path:
+    elif path and value not in ({}, []):
         yield path, value_text(value)
 
 

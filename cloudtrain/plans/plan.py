@@ -319,9 +319,10 @@ class Plan(Printable):
         forms: dict[str, Callable[[], str]] = {} if forms_of is None else forms_of(self)
         return forms
 
-    def document(self, *, whole: bool = True) -> Document:
+    def document(self, *, whole: bool = True, once: bool = False) -> Document:
         """Return the summary and the findings, errors first. If `whole`, the uploads, the processes and the request
-        follow. Secrets are hidden."""
+        follow. With `once`, the request refers to the processes that are shown above it. Secrets are hidden."""
+        request = self._request_once() if once else self.request
         settings = [("settings", "\n".join(self.settings))] if self.settings else []
         blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs([*self.summary, *settings])]
         others = [finding for finding in self.findings if finding.level is not Level.ERROR]
@@ -336,8 +337,16 @@ class Plan(Printable):
                 blocks += [Heading("Uploads"), Pairs(rows)]
             if self.processes:
                 blocks.append(Section("Processes", [*_process_blocks(self.processes)]))
-            blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*request_blocks(self.request)]))
+            blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*request_blocks(request)]))
         return hide(Document(blocks), self.hidden)
+
+    def _request_once(self) -> dict[str, Any]:
+        """Return the request without the list of its processes, which are shown above it."""
+        own = self.request.get("processes")
+        if not isinstance(own, list) or not self.processes:
+            return self.request
+        words = f"{len(own)} as above; `cloudtrain plan --format request` has the exact text"
+        return {**self.request, "processes": words}
 
     def __str__(self) -> str:
         """Return the summary and the findings. `to_text()` returns the whole plan."""

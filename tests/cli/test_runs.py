@@ -202,6 +202,16 @@ def test_errors_of_a_plan_stand_above_its_request(cli: Cli, scripted: Path, job:
     assert ", above" not in cli("plan", job, "--short", "--set", "entry_point=missing.py").err
 
 
+def test_a_local_plan_shows_its_processes_once(cli: Cli, job: str) -> None:
+    """The request refers to the list above it; as data it is whole."""
+    shown = cli("plan", job).out
+    assert shown.count("train.py --epochs 2") == 1
+    assert '"argv"' not in shown
+    assert '"processes": "1 as above; `cloudtrain plan --format request` has the exact text"' in shown
+    assert json.loads(cli("plan", job, "--format", "request").out)["processes"][0]["argv"][-2:] == ["--epochs", "2"]
+    assert json.loads(cli("plan", job, "--json").out)["request"]["processes"][0]["argv"]
+
+
 def test_a_plan_compares_targets(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One row each, the most it can cost, and what would stop it; the plans as JSON. The request has one target."""
     monkeypatch.setenv("COLUMNS", "120")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from cloudtrain.plans.document import (
 from cloudtrain.plans.html import to_html
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.plans.status import run_document
+from tests.deadlines import DEADLINE
 
 ATTACK = '<script>alert("x")</script>&\'`<b>`'
 
@@ -117,3 +120,21 @@ def test_a_mistake_in_a_notebook_is_its_text_alone(
     assert "`ignore=[" in printed
     assert "--ignore" not in printed
     assert "--ignore" in (result.error_in_exec.hint or "")
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_site_does_not_stretch_the_rows(tmp_path: Path) -> None:
+    """The style of Material for MkDocs gives each cell of a table without a class more than a line of padding."""
+    package = pytest.importorskip("material")
+    style = next(Path(package.__file__).parent.glob("templates/assets/stylesheets/main.*.css")).read_text("utf-8")
+    plan = to_html(Document([Table(("NAME", "STATE"), [("run-1", "lost"), ("run-2", "lost")])]))
+    measure = "document.title = [...document.querySelectorAll('tr')].map(row => row.offsetHeight / 13).join(' ')"
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<title></title><style>{style}</style><div class='md-typeset'>{plan}</div><script>{measure}</script>"
+    )
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE).stdout
+    heights = [float(height) for height in re.search("<title>(.*)</title>", shown)[1].split()]  # type: ignore[index]
+    assert len(heights) == 3
+    assert max(heights) < 2.2, "in lines of text"

@@ -134,7 +134,7 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
         text = _for_the_tool(plan, form)
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)  # a file gets every byte
     else:
-        show(plan.document(whole=whole), sys.stdout, width=_FILE_WIDTH)
+        show(plan.document(whole=whole, once=True), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
         _say_errors(plan, above=form == "text" and whole)
         raise typer.Exit(2)
