@@ -355,8 +355,7 @@ class LiveView:
 
     def _trial(self, number: int, values: dict[str, float]) -> Course:
         """Return the course of a running trial's objective, with its newest value."""
-        course = self._trials[number][1] if number in self._trials else Course()
-        before = self._trials[number][0] if number in self._trials else {}
+        before, course = self._trials.get(number) or ({}, Course())
         value = next((value for name, value in values.items() if name not in (*_PLACES, *PROGRESS)), None)
         if value is not None and values != before:
             course.add(value)
@@ -432,8 +431,7 @@ class LiveView:
 
         total, ended, running = (number(self._sweep.get(name, 0.0)) for name in ("trials", "ended", "running"))
         words = f"{ended} of {total} trials ended, {running} running"
-        best = "best_trial" in self._sweep
-        words += f"; the best so far: {best_words(self._sweep)}" if best else ""
+        words += f"; the best so far: {best}" if (best := best_words(self._sweep)) else ""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
         for trial, (values, course) in islice(self._trials.items(), max(1, rows - 1)):
             step = f"step {number(values['step'])}" if "step" in values else ""

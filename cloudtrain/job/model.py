@@ -104,8 +104,8 @@ class Model(BaseModel, metaclass=_Meta):
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Only the fields that were set, and are not empty."""
-        shown = self.model_fields_set
-        return ((name, value) for name, value in super().__repr_args__() if name in shown and value not in ({}, ()))
+        given = (item for item in super().__repr_args__() if item[0] in self.model_fields_set)
+        return ((name, value) for name, value in given if value not in ({}, ()))
 
     def replace(self, **changes: object) -> Self:
         """Return a validated copy in which `changes` replace the values of the named fields.

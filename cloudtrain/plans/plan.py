@@ -345,8 +345,7 @@ class Plan(Printable):
         own = self.request.get("processes")
         if not isinstance(own, list) or not self.processes:
             return self.request
-        words = f"{len(own)} as above; `cloudtrain plan --format request` has the exact text"
-        return {**self.request, "processes": words}
+        return {**self.request, "processes": f"{len(own)} as above; `--format request` has the text"}
 
     def __str__(self) -> str:
         """Return the summary and the findings. `to_text()` returns the whole plan."""

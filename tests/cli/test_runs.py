@@ -207,7 +207,7 @@ def test_a_local_plan_shows_its_processes_once(cli: Cli, job: str) -> None:
     shown = cli("plan", job).out
     assert shown.count("train.py --epochs 2") == 1
     assert '"argv"' not in shown
-    assert '"processes": "1 as above; `cloudtrain plan --format request` has the exact text"' in shown
+    assert '"processes": "1 as above; `--format request` has the text"' in shown
     assert json.loads(cli("plan", job, "--format", "request").out)["processes"][0]["argv"][-2:] == ["--epochs", "2"]
     assert json.loads(cli("plan", job, "--json").out)["request"]["processes"][0]["argv"]
 
