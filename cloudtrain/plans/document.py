@@ -216,8 +216,8 @@ def width_of(text: str) -> int:
 
 def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
     """Wrap `text` into lines of at most `width` columns; None: no limit. `indent` columns of each line are already
-    used. A path that is too long is broken after a `/`. Other words and literals are never broken; one that is too long
-    overflows on its own line. Newlines in `text` are kept."""
+    used. Words and literals are never broken; one that is too long overflows on its own line. Newlines in `text` are
+    kept."""
     lines: list[str] = []
     for paragraph in visible(text).split("\n"):
         if width is None:
@@ -225,30 +225,13 @@ def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
             continue
         line = ""
         for word in _WORD.findall(paragraph):
-            first, *rest = _pieces(word, width - indent)
-            if line and indent + width_of(line) + 1 + width_of(first) > width:
+            if line and indent + width_of(line) + 1 + width_of(word) > width:
                 lines.append(line)
-                line = first
+                line = word
             else:
-                line = f"{line} {first}" if line else first
-            for piece in rest:
-                lines.append(line)
-                line = piece
+                line = f"{line} {word}" if line else word
         lines.append(line)
     return lines
-
-
-def _pieces(word: str, room: int) -> list[str]:
-    """Return a path or URI that is too long for a line in pieces that fit, broken after a `/`; any other word whole."""
-    if width_of(word) <= room or "`" in word:
-        return [word]
-    pieces: list[str] = []
-    for part in re.findall(r"[^/]*/+|[^/]+", word):
-        if pieces and width_of(pieces[-1]) + width_of(part) <= room:
-            pieces[-1] += part
-        else:
-            pieces.append(part)
-    return pieces
 
 
 def literals(text: str) -> list[Span]:
@@ -370,15 +353,15 @@ def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
     return [*padded, cells[-1]]
 
 
+_PROMPTS = (Span("$ ", "dim"), Span("    ", "dim"))  # before the first line of a command, and before the others
+
+
 def _command(block: CommandLine, width: int | None) -> Iterator[Line]:
     words = [shell_word(word) for word in block.argv]
     for number, line in enumerate(fill(words, width, indent=INDENT + 4)):
-        yield [Span(" " * INDENT), Span("$ " if number == 0 else "    ", "dim"), Span(line)]
+        yield [Span(" " * INDENT), _PROMPTS[min(number, 1)], Span(line)]
     for name, value in block.variables:
-        label, text = f"{on_one_line(name)}=", on_one_line(value)
-        first, *rest = [label + text] if width is None else _pieces(label + text, width - INDENT - 2)
-        yield [Span(" " * (INDENT + 2)), Span(label, "dim"), Span(first[len(label) :])]
-        yield from ([Span(" " * (INDENT + 4)), Span(piece)] for piece in rest)
+        yield [Span(" " * (INDENT + 2)), Span(f"{on_one_line(name)}=", "dim"), Span(on_one_line(value))]
 
 
 def _notice(block: Notice, width: int | None) -> Iterator[Line]:
@@ -432,12 +415,31 @@ _RICH: dict[Style, str] = {
 }  # fmt: skip
 
 
-def to_text(document: Document, *, width: int | None = 80, color: bool = False) -> str:
-    """Return the document as text that ends with a newline. `color` adds terminal colours."""
+def to_text(document: Document, *, width: int | None = 80, color: bool = False, fold: bool = False) -> str:
+    """Return the document as text that ends with a newline. `color` adds terminal colours. `fold` breaks a path that is
+    wider than the terminal after a `/`; elsewhere, whoever searches the text finds it whole."""
     lines = layout(document, width)
+    if fold and width is not None:
+        lines = [part for line in lines for part in _folded(line, width)]
     if color:
         return "".join("".join(paint(text, style) for text, style in _trim(line)) + "\n" for line in lines)
     return "".join("".join(span.text for span in line).rstrip() + "\n" for line in lines)
+
+
+def _folded(line: Line, width: int) -> Iterator[Line]:
+    """Yield a line in parts that fit, if the path at its end is too long. Each part stands below the first one. What a
+    reader types stays whole."""
+    *before, last = line or [Span("")]
+    lead = last.text[: len(last.text) - len(last.text.lstrip())]
+    indent = sum(width_of(span.text) for span in before) + len(lead)
+    parts = [lead]
+    is_typed = "`" in last.text or (before and before[-1] in _PROMPTS)
+    for piece in [last.text[len(lead) :]] if is_typed else re.findall(r"[^/]*/+|[^/]+", last.text[len(lead) :]):
+        if parts[-1].strip() and indent + width_of((parts[-1] + piece).strip()) > width:
+            parts.append("")
+        parts[-1] += piece
+    yield [*before, Span(parts[0], last.style)]
+    yield from ([Span(" " * indent), Span(part, last.style)] for part in parts[1:])
 
 
 def paint(text: str, style: Style) -> str:

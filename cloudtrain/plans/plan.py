@@ -121,13 +121,12 @@ class Upload(NamedTuple):
 
 
 class PlannedTrial(NamedTuple):
-    """One of the first trials of a sweep: its number, the name of its run, and its values as text."""
+    """One of the first trials of a sweep with `total` trials: its number, the name of its run, its values as text."""
 
     number: int
     run: str
     values: str
     total: int
-    """Number of trials of the sweep."""
 
     @property
     def note(self) -> str:

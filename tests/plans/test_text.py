@@ -61,10 +61,14 @@ def test_a_path_that_is_too_long_is_broken_after_a_slash() -> None:
     """Its pieces stand in the column of the value; a command in backticks stays whole."""
     path = "/home/ada/.local/state/cloudtrain/runs/digits-ddp-4a521170-1/checkpoint"
     text = to_text(Document([Pairs([("run folder", path), ("hint", f"`cat {path}`")])]), width=60)
+    assert path in text.splitlines()[0], "in a file, a search finds it"
+    text = to_text(Document([Pairs([("run folder", path), ("hint", f"`cat {path}`")])]), width=60, fold=True)
     lines = text.splitlines()
     assert lines[0] == "  run folder  /home/ada/.local/state/cloudtrain/runs/"
     assert lines[1] == "              digits-ddp-4a521170-1/checkpoint"
     assert f"`cat {path}`" in text
+    typed = Document([CommandLine(["cat", path])])
+    assert to_text(typed, width=60, fold=True) == to_text(typed, width=60)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, None])

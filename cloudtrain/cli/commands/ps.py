@@ -19,7 +19,6 @@ from cloudtrain.plans.states import Metrics, RunState
 from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.find import Runs
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.plans.states import RunStatus
 
@@ -76,7 +75,9 @@ def ps_command(
     if json:
         print_json([status_json(run, run.last_status) | ({"size": run.size} if size else {}) for run in runs])
     elif runs:
-        _print_runs(runs, with_size=size)
+        show(runs.document(with_size=size), sys.stdout)
+        for run in [run for run in runs if run.waits]:
+            say(f"`{run.name}`: {run.last_status.reason}")
         if len(runs) == count and not everything:
             there = f" --target {target}" if target else ""
             say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")
@@ -84,13 +85,6 @@ def ps_command(
         say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
         say(_nothing(active, state, job, has_labels=bool(tag or where)))
-
-
-def _print_runs(runs: Runs, *, with_size: bool) -> None:
-    show(runs.document(with_size=with_size), sys.stdout)
-    for run in runs:
-        if run.waits:
-            say(f"`{run.name}`: {run.last_status.reason}")
 
 
 def _states_of(active: bool, state: str | None) -> list[RunState]:
