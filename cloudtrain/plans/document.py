@@ -45,7 +45,7 @@ class Pairs(NamedTuple):
 
 class Table(NamedTuple):
     """Rows under headers. The first column identifies the row and is never shortened. Only the last column is
-    wrapped, or with `is_cut` shortened to one line."""
+    wrapped, or with `is_cut` shortened to one line, and left out where it has no room."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -318,9 +318,10 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
     widths = [
         max([width_of(header), *(width_of(row[column].text) for row in rows)]) for column, header in enumerate(headers)
     ]
+    if block.is_cut and width is not None and sum(widths[:-1]) + min(widths[-1], 12) + GAP * len(widths[1:]) > width:
+        headers, widths, rows = headers[:-1], widths[:-1], [row[:-1] for row in rows]
     if width is not None:
-        # The first column leaves 24 characters to the last one, or the width of its header if that is larger. Of a cell
-        # that is cut, 12 say enough.
+        # The first column leaves 24 characters to the last one, or the width of its header if that is larger.
         last = min(widths[-1], max(width_of(headers[-1]), 12 if block.is_cut else 24)) if len(widths) > 1 else 0
         others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
         widths[0] = min(widths[0], max(width - others, width_of(headers[0])))
