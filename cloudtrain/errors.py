@@ -177,7 +177,12 @@ class PreflightError(CloudtrainError):
         self._errors = tuple(errors)
 
     def _text(self) -> str:
-        return "\n\n".join([self.message, *self._errors, f"hint: {self.hint}"])
+        text = "\n\n".join([self.message, *self._errors, f"hint: {self.hint}"])
+        return re.sub(r"`--ignore ([A-Z]+[0-9]+)`", r'`ignore=["\1"]`', text)  # the command line has its own
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines that a notebook shows: the text alone, because the mistake is in the job and not in the call."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class MissingExtra(CloudtrainError, ImportError):

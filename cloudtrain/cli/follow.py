@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO, cast
@@ -23,7 +24,7 @@ from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.document import Document, Notice
 from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
-from cloudtrain.plans.status import duration_of, metrics_text, number
+from cloudtrain.plans.status import OF_A_SWEEP, duration_of, metrics_text, number
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
@@ -103,10 +104,14 @@ def exit_code(status: RunStatus) -> int:
     return 0 if status.state is RunState.SUCCEEDED else 1
 
 
-def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None = None) -> None:
-    """Print on stderr how the run ended and what to type next."""
+def report_end(
+    run: Run, status: RunStatus, metrics: Mapping[str, float] | None = None, printed: Iterable[str] = ()
+) -> None:
+    """Print on stderr how the run ended and what to type next. The last lines of its output are left out if they are
+    among the lines `printed` before."""
     if status.state in (RunState.FAILED, RunState.LOST):
-        _report_failure(run, status)
+        is_known = {line.rstrip() for line in status.details} <= {line.rstrip() for line in printed}
+        _report_failure(run, replace(status, details=()) if is_known else status)
         return
     if status.state is RunState.STOPPED and status.started is None and status.reason and not run.is_sweep:
         say(f"`{run.name}` was stopped: {status.reason}")
@@ -141,8 +146,7 @@ def _best_trial(run: Run, status: RunStatus) -> Run | None:
 
 def _of_sweep(status: RunStatus) -> str:
     """Return the summary of a sweep: `trial 7 is the best, accuracy 0.97; 2 of 40 trials failed`."""
-    progress = ("trials", "ended", "running", "best_trial")
-    values = [f"{name} {number(value)}" for name, value in status.metrics.items() if name not in progress]
+    values = [f"{name} {number(value)}" for name, value in status.metrics.items() if name not in OF_A_SWEEP]
     best = status.metrics.get("best_trial")
     words = [f"trial {int(best)} is the best, {values[0]}"] if best is not None and values else []
     return "; ".join([*words, *([status.reason] if status.reason else [])])
@@ -161,7 +165,7 @@ def _report_failure(run: Run, status: RunStatus) -> None:
         hint = f"{typed('cloudtrain', 'trials', run.name)} lists its trials"
     elif run.is_sweep:
         hint = f"{typed('cloudtrain', 'logs', run.name, '--trial', '1')} prints the whole output of its first trial"
-    elif any(re.search(_JOINING, line) for line in status.details) and _distribution_of(run) != "none":
+    elif any(re.search(_JOINING, line) for line in run.last_status.details) and _distribution_of(run) != "none":
         hint += "; `--set distribution.type=none` runs the script in one process, as `python` does"
     message = f"`{run.name}` {word}{_after(status)}{reason}"
     show(Document([Notice("error", message, details=status.details, hint=hint)]), sys.stderr)
@@ -217,14 +221,14 @@ def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
     stream = sys.stderr if as_json else sys.stdout
     with outlived_by(run, KeyboardInterrupt, OutputError, BrokenPipeError):
         form = LineFormat(prefix=not run.is_sweep)
-        metrics = _print(
+        metrics, printed = _print(
             run, lambda watch: _fold_traces(islice(run.logs(follow=True, on_status=watch), skip, None)), form, stream
         )
         status = run.wait()
     if as_json:
         print_json(status_json(run, status))
     else:
-        report_end(run, status, metrics)
+        report_end(run, status, metrics, printed)
     return exit_code(status)
 
 
@@ -262,11 +266,11 @@ def print_logs(
             _write(lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)), form, sys.stdout)
             return 0
         skip = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
-        metrics = _print(
+        metrics, printed = _print(
             run, lambda watch: islice(selected(follow=True, on_status=watch), skip, None), form, sys.stdout
         )
         if not form.as_json:
-            report_end(run, run.wait(), metrics)
+            report_end(run, run.wait(), metrics, printed)
     return 0
 
 
@@ -308,17 +312,28 @@ def _without_frames(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 
 def _print(
     run: Run, lines_of: Callable[[OnStatus], Iterable[LogLine]], form: LineFormat, stream: TextIO
-) -> dict[str, float]:
-    """Print lines as they appear and return the last value of each metric. `lines_of` returns the lines; its argument
-    is a function to call with every new status of the run."""
+) -> tuple[dict[str, float], Iterable[str]]:
+    """Print lines as they appear. Return the last value of each metric, and the texts of the newest lines. `lines_of`
+    returns the lines; its argument is a function to call with every new status of the run."""
+    printed: deque[str] = deque(maxlen=_SCREEN)
+
+    def noted(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+        for line in lines:
+            printed.append(line.text)
+            yield line
+
     if form.as_json or form.raw:
-        return _write(lines_of(_queue_news(run.name)), form, stream)
+        return _write(noted(lines_of(_queue_news(run.name))), form, stream), printed
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return _write(_without_frames(lines_of(_queue_news(run.name))), form, stream)
+        return _write(noted(_without_frames(lines_of(_queue_news(run.name)))), form, stream), printed
     with LiveView(form, stream) as live:
-        for line in _without_frames(lines_of(live.take_status)):
+        for line in noted(_without_frames(lines_of(live.take_status))):
             live.show(line)
-    return live.latest
+    return live.latest, printed
+
+
+_SCREEN = 200
+"""Lines that a terminal may still show when the run ends."""
 
 
 def _write(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:

@@ -16,7 +16,7 @@ from cloudtrain.cli.terminal import has_color
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.document import on_one_line, visible_json, visible_output
 from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
-from cloudtrain.plans.status import PROGRESS, number
+from cloudtrain.plans.status import PROGRESS, best_words, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -299,8 +299,8 @@ _OTHER_ROWS = 8
 _LOWEST, _HIGHEST = 3, 8
 """The fewest and the most rows of a curve."""
 
-_TABLE_WIDTH, _NARROWEST = 34, 8
-"""Columns of the numbers in a table, and the fewest columns of a useful sparkline."""
+_TABLE_WIDTH, _NARROWEST, _SPARK = 34, 8, 40
+"""Columns of the numbers in a table, and the fewest and the most columns of a useful sparkline."""
 
 
 class LiveView:
@@ -316,6 +316,8 @@ class LiveView:
         self._pace = ProgressRate(time.monotonic())
         self._changing = Lock()
         self._metrics = Metrics()
+        self._sweep: dict[str, float] = {}
+        self._trials: dict[int, tuple[dict[str, float], Course]] = {}
         self._form = form._replace(color=True)  # rich leaves colours out where there are none
         self._console = Console(
             file=stream,
@@ -348,6 +350,16 @@ class LiveView:
     def take_status(self, status: RunStatus) -> None:
         with self._changing:
             self._pace.take_status(status, time.monotonic())
+            self._sweep = status.metrics if {"trials", "ended"} <= status.metrics.keys() else {}
+            self._trials = {number: (values, self._trial(number, values)) for number, values in status.trials.items()}
+
+    def _trial(self, number: int, values: dict[str, float]) -> Course:
+        """Return the course of a running trial's objective, with its newest value."""
+        before, course = self._trials.get(number) or ({}, Course())
+        value = next((value for name, value in values.items() if name not in (*_PLACES, *PROGRESS)), None)
+        if value is not None and values != before:
+            course.add(value)
+        return course
 
     def show(self, line: LogLine) -> None:
         """Update the view with the metrics in a line. Print the line, unless it is a metric line."""
@@ -362,13 +374,23 @@ class LiveView:
                         self._courses[name].add(value)
         if not line.is_metrics:
             for part in self._form.parts(line):
-                self._console.print(self._style(line, part), soft_wrap=True)
+                for row in self._rows(line, part):
+                    self._console.print(row, soft_wrap=True)
 
-    def _style(self, line: LogLine, part: str) -> Text:
+    def _rows(self, line: LogLine, part: str) -> Iterator[Text]:
+        """Yield a line of output, broken between words to the width of the terminal, below its own beginning."""
         from rich.text import Text
 
         colour = "dim" if line.rank is None else _RANK_COLOURS[line.rank % len(_RANK_COLOURS)]
-        return Text(self._form.lead(line), style=colour).append_text(Text.from_ansi(part))
+        lead, text = Text(self._form.lead(line), style=colour), Text.from_ansi(part)
+        room = self._console.width - lead.cell_len
+        if text.cell_len <= room or room < _NARROWEST:
+            yield lead.append_text(text)
+            return
+        indent = " " * lead.cell_len
+        for index, row in enumerate(text.wrap(self._console, room, tab_size=8)):
+            row.rstrip()
+            yield (Text(indent) if index else lead).append_text(row)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         """Draw the view. rich calls this method for every printed line, so the content is computed at most
@@ -390,14 +412,35 @@ class LiveView:
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
+        if self._sweep:
+            return [] if self._is_over else self._sweep_parts(width, height - min(_OTHER_ROWS, height // 2))
         parts: list[RenderableType] = []
         if (progress := self._pace.progress()) and self._courses:
             parts.append(Text(progress, no_wrap=True, overflow="ellipsis"))
         if self._pace.fraction is not None and self._courses:
-            parts.append(ProgressBar(total=1.0, completed=self._pace.fraction, width=width))
+            share, own = self._pace.fraction, "cyan"  # rich's own is red
+            parts.append(ProgressBar(1.0, share, width=width, complete_style=own, finished_style="green"))
         if not self._is_over and (waiting := self._pace.waiting_for(now)):
             parts.append(Text(waiting, style="dim", no_wrap=True, overflow="ellipsis"))
         return parts + self._course_parts(width, height - min(_OTHER_ROWS, height // 2))
+
+    def _sweep_parts(self, width: int, rows: int) -> list[RenderableType]:
+        """Return a row about the sweep, and one for each running trial with its step, its value and a sparkline."""
+        from rich.table import Table
+        from rich.text import Text
+
+        total, ended, running = (number(self._sweep.get(name, 0.0)) for name in ("trials", "ended", "running"))
+        words = f"{ended} of {total} trials ended, {running} running"
+        words += f"; the best so far: {best}" if (best := best_words(self._sweep)) else ""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        for trial, (values, course) in islice(self._trials.items(), max(1, rows - 1)):
+            step = f"step {number(values['step'])}" if "step" in values else ""
+            step += f" of {number(values['total'])}" if step and values.get("total") else ""
+            name = next((on_one_line(name) for name in values if name not in (*_PLACES, *PROGRESS)), "")
+            room = width - _TABLE_WIDTH - len(name)
+            trend = sparkline(course.trend, min(room, _SPARK)) if self._draws and room >= _NARROWEST else ""
+            table.add_row(f"trial {trial}", step, f"{name} {number(course.last)}" if name else "", trend)
+        return [Text(words, style="dim", no_wrap=True, overflow="ellipsis"), *([table] if self._trials else [])]
 
     def _course_parts(self, width: int, rows: int) -> list[RenderableType]:
         """Return the curves that fit into `rows` rows, and a table of the metrics without a curve."""

@@ -10,7 +10,7 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
 
@@ -378,17 +378,30 @@ OF_THE_RUN = SubmitOptions._fields[len(OF_THE_JOB) :]
 _HINTS = get_type_hints(SubmitOptions, include_extras=True)
 
 
-def with_submit_options(before: Sequence[str], after: Sequence[str]) -> Callable[[_Function], _Function]:
+def with_submit_options(
+    before: Sequence[str], after: Sequence[str], *, several: bool = False
+) -> Callable[[_Function], _Function]:
     """Let a command take a `SubmitOptions` as its first parameter. The command line gets the fields `before` and
-    `after` of `SubmitOptions`. The help shows them in this order, before and after the command's own options."""
+    `after` of `SubmitOptions`. The help shows them in this order, before and after the command's own options.
+
+    With `several`, the command compares targets, and its second parameter is the list of those that the user names.
+    Otherwise, two targets are a mistake."""
 
     def expand(command: _Function) -> _Function:
         @wraps(command)
         def expanded(**values: Any) -> None:
             fields = {name: values.pop(name) for name in (*before, *after)}
-            command(SubmitOptions(**({"job": ""} | fields)), **values)
+            names = list(dict.fromkeys(fields.pop("target", None) or ()))
+            if len(names) > 1 and not several:
+                named = " and ".join(f"`{name}`" for name in names)
+                hint = (
+                    f"leave out one of them; `cloudtrain plan` compares targets: `--target {' --target '.join(names)}`"
+                )
+                raise UsageError(f"the job can run on one target, not on {named}", hint=hint, code="CT902")
+            options = SubmitOptions(**({"job": ""} | fields), target=names[0] if names else None)
+            command(options, *([names] if several else []), **values)
 
-        own = list(signature(command, eval_str=True).parameters.values())[1:]
+        own = list(signature(command, eval_str=True).parameters.values())[2 if several else 1 :]
         every = [*map(_parameter, before), *own, *map(_parameter, after)]
         expanded.__signature__ = Signature([item.replace(kind=Parameter.KEYWORD_ONLY) for item in every])  # type: ignore[attr-defined]  # read by Typer
         expanded.__annotations__ = {}
@@ -399,4 +412,5 @@ def with_submit_options(before: Sequence[str], after: Sequence[str]) -> Callable
 
 def _parameter(name: str) -> Parameter:
     default = SubmitOptions._field_defaults.get(name, Parameter.empty)
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=_HINTS[name])
+    kind = Annotated[list[str] | None, get_args(TargetName)[1]] if name == "target" else _HINTS[name]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)

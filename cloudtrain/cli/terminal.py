@@ -24,7 +24,8 @@ def show(document: Document, stream: TextIO, *, width: int | None = None) -> Non
     """Print a document with the width and colours of the stream. `width` is for a stream that is not a terminal."""
     from cloudtrain.plans.document import to_text
 
-    stream.write(to_text(document, width=width_of(stream) or width, color=has_color(stream)))
+    wide, is_screen = width_of(stream) or width, stream.isatty()
+    stream.write(to_text(document, width=wide, color=has_color(stream), fold=is_screen))
     stream.flush()
 
 

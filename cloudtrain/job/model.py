@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -23,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from cloudtrain.errors import JobError
+from cloudtrain.errors import JobError, dotted
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.job.problems import Rules, problems_of, validate_with_rules, wrong
 from cloudtrain.system.plugins import target_names
@@ -51,6 +52,36 @@ else:
             except ValidationError as error:
                 raise JobError(problems_of(error, cls)) from None
 
+        @property
+        def __signature__(cls):
+            """The fields with plain types, for `help` and for editors. Pydantic's has the validators in it."""
+            from inspect import Parameter, Signature
+
+            every = []
+            for name, field in cls.model_fields.items():
+                default = Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+                kind = _plain_type(Annotated[field.annotation, field.metadata])
+                every.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default))
+            return Signature(every)
+
+        @__signature__.setter
+        def __signature__(cls, _):
+            """Pydantic sets its own when it builds the class."""
+
+
+def _plain_type(kind: Any) -> Any:
+    """Return a type without annotations. A number with a unit, and a value per target, may also be text."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        notes = parts[1] if isinstance(parts[1], list) else parts[1:]
+        is_read = any(isinstance(item, BeforeValidator) for item in notes)
+        may_be_text = is_read and isinstance(parts[0], type) and issubclass(parts[0], int | TargetValues)
+        return parts[0] | str if may_be_text else _plain_type(parts[0])
+    if origin is None or origin is Literal:
+        return kind
+    plain = tuple(map(_plain_type, parts))
+    return Union[plain] if origin in (Union, UnionType) else origin[plain]  # noqa: UP007 - the parts are values
+
 
 def all_at_once(rules: Rules) -> object:
     """Return a model validator that applies `rules` to the fields as they were written, valid or not.
@@ -70,6 +101,11 @@ class Model(BaseModel, metaclass=_Meta):
     other."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Only the fields that were set, and are not empty."""
+        given = (item for item in super().__repr_args__() if item[0] in self.model_fields_set)
+        return ((name, value) for name, value in given if value not in ({}, ()))
 
     def replace(self, **changes: object) -> Self:
         """Return a validated copy in which `changes` replace the values of the named fields.
@@ -100,6 +136,19 @@ class FromFile(Model):
         same._folder = folder  # type: ignore[misc]  # only fields are frozen
         return same
 
+    def _repr_html_(self) -> str:
+        """A table of the fields that were set, each with its path as in `--set`."""
+        from html import escape
+
+        cell = "text-align:left;border:0;padding:.15em 1.2em .15em 0"
+        rows = "".join(
+            f'<tr><th style="{cell};font-weight:normal;opacity:.65">{escape(dotted(path))}</th>'
+            f'<td style="{cell}">{escape(text)}</td></tr>'
+            for path, text in _set_values(self.model_dump(mode="json", exclude_unset=True), ())
+        )
+        caption = f'<caption style="{cell};font-weight:bold">{type(self).__name__}</caption>'
+        return f'<table style="border:0">{caption}{rows}</table>'
+
     def replace(self, **changes: object) -> Self:
         """Return a validated copy in which `changes` replace the values of the named fields. The copy keeps
         `folder`."""
@@ -109,6 +158,15 @@ class FromFile(Model):
         if type(other) is not type(self):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in type(self).model_fields)
+
+
+def _set_values(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the path and the text of each value below `path`."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _set_values(inner, (*path, name))
+    elif path and value not in ({}, []):
+        yield path, value_text(value)
 
 
 # Fields of a job with one value per target, such as `inputs.train.local` and `local_overrides`.

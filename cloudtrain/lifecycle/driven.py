@@ -91,7 +91,7 @@ class DrivenFolder:
         }
         text = json.dumps(content)
         if len(text) > _SIZE:
-            text = json.dumps({**content, "reason": (reason or "")[:500], "metrics": {}})
+            text = json.dumps({**content, "reason": (reason or "")[:500], "metrics": {}, "progress": {}})
         descriptor = open_private(self.status, os.O_WRONLY | os.O_CREAT)
         try:
             os.pwrite(descriptor, text.encode().ljust(_SIZE), 0)

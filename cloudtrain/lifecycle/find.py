@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -10,13 +11,17 @@ from itertools import islice
 from pathlib import Path
 
 from cloudtrain.errors import RunNotFound, SettingsError, StoreError, TargetError, UsageError, did_you_mean
+from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.lifecycle.once import Recovered, find_service, needs_recovery, report_accepted
 from cloudtrain.lifecycle.once import recover as recover_submissions
 from cloudtrain.lifecycle.records import Condition, condition_of, origin_here
 from cloudtrain.lifecycle.run import ChainedRun, Run
 from cloudtrain.lifecycle.schema import open_store, read_store
 from cloudtrain.lifecycle.store import NEWEST, RunRecord, Store
+from cloudtrain.plans.document import Cell, Document, Table, to_text
+from cloudtrain.plans.html import to_html
 from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, ListedRun, RunRef, RunState
+from cloudtrain.plans.status import duration_of, news_text, state_cell
 from cloudtrain.system.plugins import target_names
 from cloudtrain.targets.contract import KeepsQueue
 from cloudtrain.targets.registry import all_targets, service_of
@@ -76,7 +81,7 @@ def runs(
     where: Sequence[str] = (),
     rehearsals: bool = True,
     trials: bool = False,
-) -> list[Run]:
+) -> Runs:
     """Return the newest runs of this user on this machine, newest first. Targets are asked for the state of unfinished
     runs.
 
@@ -110,7 +115,30 @@ def runs(
             newest = partial(store.newest, job=job, where=conditions, trials=trials)
             rows = _perhaps(newest, states, limit, rehearsals)
         found = (_refresh(kind_of(row)(row, settings)) for row in rows)
-    return list(islice((item for item in found if _is_wanted(item, states, job, rehearsals)), limit))
+    return Runs(islice((item for item in found if _is_wanted(item, states, job, rehearsals)), limit))
+
+
+class Runs(list[Run]):
+    """Runs, shown as a table."""
+
+    def document(self, *, with_size: bool = False) -> Document:
+        """Return the table, with the newest fact about each run in its last column. Targets are not asked."""
+        now, news = time.time(), [news_text(item.last_status) for item in self]
+        more = [*(["SIZE"] if with_size else []), *(["LAST"] if any(news) else [])]
+        rows: list[tuple[Cell, ...]] = []
+        for item, text in zip(self, news, strict=True):
+            status, age = item.last_status, format_duration(int(max(0, now - item.created)))
+            size = [format_size(item.size) if item.size is not None else ""] if with_size else []
+            state = state_cell(status.state, status.queue_place)
+            last = [text] if any(news) else []
+            rows.append((item.name, state, item.target, age, duration_of(status, now), *size, *last))
+        return Document([Table(("NAME", "STATE", "TARGET", "AGE", "DURATION", *more), rows, is_cut=any(news))])
+
+    def __repr__(self) -> str:
+        return to_text(self.document(), width=None).rstrip("\n") if self else "[]"
+
+    def _repr_html_(self) -> str:
+        return to_html(self.document())
 
 
 def runs_at(where: Where) -> Iterator[ListedRun]:

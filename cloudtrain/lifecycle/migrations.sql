@@ -128,3 +128,7 @@ CREATE TABLE money (
     billable_seconds REAL,              -- as the target billed them
     cost             REAL               -- list price of all instances for these
 );
+
+-- Step 7: metrics
+-- Keep the metrics of each run's last known status. Existing runs have none.
+ALTER TABLE runs ADD COLUMN metrics TEXT;  -- JSON

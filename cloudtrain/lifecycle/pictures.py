@@ -123,7 +123,6 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     axes.bar_label(bars, fmt="%.2f", padding=3)
     axes.set_xlabel(f"importance for {objective.metric}")
     axes.set_xlim(0, 1.1)
-    axes.spines[["right", "top"]].set_visible(False)
     return _on_any_page(figure)
 
 
@@ -176,10 +175,12 @@ def _figure(size: tuple[float, float]) -> Figure:
 
 
 def _on_any_page(figure: Figure) -> Figure:
-    """Remove the background, and draw axes and labels in a grey that is readable on light and dark pages."""
+    """Remove the background and the box, and draw axes and labels in a grey that is readable on light and dark
+    pages."""
     figure.patch.set_alpha(0)
     for axes in figure.axes:
         axes.patch.set_alpha(0)
+        axes.spines[["right", "top"]].set_visible(False)
         axes.tick_params(colors=_INK, which="both")
         for spine in axes.spines.values():
             spine.set_edgecolor(_INK)

@@ -81,7 +81,7 @@ class Run:
         self._row = row
         self._key = row.key
         self._is_stored = True
-        self._last = RunStatus(RunState(row.state), row.reason, row.started, row.ended)
+        self._last = row.status
 
     @classmethod
     def attached(cls, listed_run: ListedRun, settings: Settings) -> Run:

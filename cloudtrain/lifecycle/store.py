@@ -63,11 +63,23 @@ class RunRecord:
     ended: float | None = None
     seq: int | None = None
     """The position in the order of submission. The store assigns it."""
+    metrics: str | None = None
+    """The metrics of the last known status, as JSON."""
 
     @property
     def ref(self) -> RunRef:
         """The run's reference."""
         return RunRef(self.target, self.place or "", self.name)
+
+    @property
+    def status(self) -> RunStatus:
+        """The run's last known status. Metrics that cannot be read are left out."""
+        values: Any = None
+        with suppress(ValueError):
+            values = json.loads(self.metrics or "{}")
+        is_whole = isinstance(values, dict) and all(type(each) in (int, float) for each in values.values())
+        metrics = values if is_whole else {}
+        return RunStatus(RunState(self.state), self.reason, self.started, self.ended, metrics=metrics)
 
     @classmethod
     def of_row(cls, row: Sequence[object], now: float) -> RunRecord:
@@ -206,10 +218,12 @@ class Store:
 
     def record(self, name: str, status: RunStatus) -> None:
         """Record a run's status, as the target returned it."""
+        metrics = json.dumps(status.metrics) if status.metrics else None
         with self._writing():
             self._db.execute(
-                "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ? WHERE name = ?",
-                (status.state.value, status.reason, status.started, status.ended, name),
+                "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ?, metrics = coalesce(?, metrics)"
+                " WHERE name = ?",
+                (status.state.value, status.reason, status.started, status.ended, metrics, name),
             )
             if status.billable_seconds is not None:
                 self._db.execute(

@@ -35,6 +35,9 @@ _LONGEST_PAUSE = {True: 10.0, False: 1.0}
 """Longest pause in seconds between two checks of the trials, for a paid target (True) and for a free one. The pause
 grows by half each time while nothing happens."""
 
+_SHOWN = 12
+"""Maximum number of running trials whose progress is written into the status, whose size is fixed."""
+
 _HOPELESS = 3
 """If this many trials have failed and none has ended otherwise, no more trials are started."""
 
@@ -104,6 +107,7 @@ class Driver:
         self._names = ""
         self._last_message = ""
         self._to_stop: dict[int, str] = {}
+        self._progress: dict[int, dict[str, float]] = {}
         self._refused_until = 0.0
 
     def drive(self, wake: int) -> None:
@@ -122,7 +126,7 @@ class Driver:
     def _step(self) -> bool:
         """Check every running trial once, and start a new trial if fewer than `parallel` are running. Return whether
         anything changed."""
-        study, happened = self._journal.study, False
+        study, happened, progress = self._journal.study, False, dict(self._progress)
         for trial in [trial for trial in study.open if trial.run]:
             happened |= self._watch(trial)
         for trial in [trial for trial in study.open if not trial.run]:
@@ -136,7 +140,7 @@ class Driver:
             self._moment("asked")
             self._submit(study.trials[number])
             happened = True
-        if happened:
+        if happened or progress != self._progress:
             self._write_status(RunState.RUNNING, None)
         return happened
 
@@ -208,6 +212,7 @@ class Driver:
         ref = RunRef(self._where.target.name, self._where.account.place, trial.run)
         try:
             status = self._service.status(ref)
+            self._note_progress(trial.number, status)
             if not status.state.is_final:
                 return self._stop_if_needed(trial, ref, status)
             reports = self._values(ref)
@@ -221,6 +226,15 @@ class Driver:
         self._moment("told")
         self._remember(trial.run, status)
         return True
+
+    def _note_progress(self, number: int, status: RunStatus) -> None:
+        """Keep the step and the objective of a running trial for those who follow the sweep."""
+        self._progress.pop(number, None)
+        objective = self._sweep.objective
+        names = ("step", "total", *([objective.metric] if objective is not None else []))
+        values = {name: status.metrics[name] for name in names if name in status.metrics}
+        if values and not status.state.is_final:
+            self._progress[number] = values
 
     def _stop_if_needed(self, trial: Trial, ref: RunRef, status: RunStatus) -> bool:
         if trial.number in self._to_stop or status.state is RunState.STOPPING:
@@ -301,7 +315,9 @@ class Driver:
         }
         if best is not None and self._sweep.objective is not None:
             metrics |= {"best_trial": best.number, self._sweep.objective.metric: best.value or 0.0}
-        self._folder.write_status(state, reason, start_time=self._start_time, since=self._since, metrics=metrics)
+        progress = {} if state.is_final else dict(sorted(self._progress.items())[:_SHOWN])
+        times = {"start_time": self._start_time, "since": self._since}
+        self._folder.write_status(state, reason, **times, metrics=metrics, progress=progress)
 
     def _end(self) -> None:
         trials = self._journal.study.ended

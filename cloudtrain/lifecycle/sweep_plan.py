@@ -19,7 +19,7 @@ from cloudtrain.lifecycle.prepare import NAMELESS_SWEEP, PlaceOf, Ready, prepare
 from cloudtrain.lifecycle.study import needs_optuna, propose, require_optuna
 from cloudtrain.lifecycle.sweep_service import Specification, SweepService, trial_name
 from cloudtrain.machines.table import over
-from cloudtrain.plans.plan import Finding, Plan
+from cloudtrain.plans.plan import Finding, Plan, PlannedTrial
 from cloudtrain.plans.states import SWEEP, TUNER
 from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.plugins import part_of
@@ -163,9 +163,13 @@ class ReadySweep:
             processes=trials[1].processes,
             summary=tuple(row for row in trials[1].summary if row[0] not in _SAME),
             place=trials[1].place,
-            notes=tuple(
-                f"trial {number} of {self.sweep.trial_count} will be `{trial_name(NAMELESS_SWEEP, number)}`: "
-                + " ".join(f"{key}={value_text(value)}" for key, value in values[number].items())
+            trials=tuple(
+                PlannedTrial(
+                    number,
+                    trial_name(NAMELESS_SWEEP, number),
+                    " ".join(f"{key}={value_text(value)}" for key, value in values[number].items()),
+                    self.sweep.trial_count,
+                )
                 for number in numbers
             ),
         )

@@ -152,7 +152,9 @@ class SweepService(DrivenService, Tuner):
             message = last_line(folder.log)
             reason += f" (its last message: {message})" if message else ""
         metrics = {name: float(value) for name, value in (status.get("metrics") or {}).items()}
-        return RunStatus(state, reason, status["started"], status["ended"], metrics=metrics, created=status["started"])
+        trials = {int(number): values for number, values in (status.get("progress") or {}).items()}
+        times = {"started": status["started"], "ended": status["ended"], "created": status["started"]}
+        return RunStatus(state, reason, **times, metrics=metrics, trials=trials)
 
     def logs(
         self,

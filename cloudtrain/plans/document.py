@@ -45,10 +45,11 @@ class Pairs(NamedTuple):
 
 class Table(NamedTuple):
     """Rows under headers. The first column identifies the row and is never shortened. Only the last column is
-    wrapped."""
+    wrapped, or with `is_cut` shortened to one line, and left out where it has no room."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    is_cut: bool = False
 
 
 class Lines(NamedTuple):
@@ -317,19 +318,21 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
     widths = [
         max([width_of(header), *(width_of(row[column].text) for row in rows)]) for column, header in enumerate(headers)
     ]
+    if block.is_cut and width is not None and sum(widths[:-1]) + min(widths[-1], 12) + GAP * len(widths[1:]) > width:
+        headers, widths, rows = headers[:-1], widths[:-1], [row[:-1] for row in rows]
     if width is not None:
         # The first column leaves 24 characters to the last one, or the width of its header if that is larger.
-        last = min(widths[-1], max(width_of(headers[-1]), 24)) if len(widths) > 1 else 0
+        last = min(widths[-1], max(width_of(headers[-1]), 12 if block.is_cut else 24)) if len(widths) > 1 else 0
         others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
         widths[0] = min(widths[0], max(width - others, width_of(headers[0])))
     yield _row([Span(header, "dim") for header in headers], widths)
     for row in rows:
-        yield from _fit_row(row, widths, width)
+        yield from _fit_row(row, widths, width, is_cut=block.is_cut)
 
 
-def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> Iterator[Line]:
+def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None, *, is_cut: bool) -> Iterator[Line]:
     """Yield the lines of one row. A first cell that is too long gets its own line; a last cell that is too long is
-    wrapped."""
+    wrapped or cut."""
     key, *others = row
     if others and width_of(key.text) > widths[0]:
         yield [key]
@@ -338,7 +341,9 @@ def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> I
         yield [key]
         return
     indent = sum(widths[:-1]) + GAP * (len(widths) - 1)
-    last = wrap(row[-1].text, width, indent=indent)
+    last = [row[-1].text] if is_cut else wrap(row[-1].text, width, indent=indent)
+    if is_cut and width is not None and indent + width_of(last[0]) > width:
+        last = [f"{last[0][: max(0, width - indent - 3)].rstrip(' ,;(')}..."]
     yield _row([key, *others[:-1], Span(last[0], others[-1].style)], widths)
     for line in last[1:]:
         yield [Span(" " * indent), Span(line, others[-1].style)]
@@ -349,10 +354,13 @@ def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
     return [*padded, cells[-1]]
 
 
+_PROMPTS = (Span("$ ", "dim"), Span("    ", "dim"))  # before the first line of a command, and before the others
+
+
 def _command(block: CommandLine, width: int | None) -> Iterator[Line]:
     words = [shell_word(word) for word in block.argv]
     for number, line in enumerate(fill(words, width, indent=INDENT + 4)):
-        yield [Span(" " * INDENT), Span("$ " if number == 0 else "    ", "dim"), Span(line)]
+        yield [Span(" " * INDENT), _PROMPTS[min(number, 1)], Span(line)]
     for name, value in block.variables:
         yield [Span(" " * (INDENT + 2)), Span(f"{on_one_line(name)}=", "dim"), Span(on_one_line(value))]
 
@@ -408,12 +416,31 @@ _RICH: dict[Style, str] = {
 }  # fmt: skip
 
 
-def to_text(document: Document, *, width: int | None = 80, color: bool = False) -> str:
-    """Return the document as text that ends with a newline. `color` adds terminal colours."""
+def to_text(document: Document, *, width: int | None = 80, color: bool = False, fold: bool = False) -> str:
+    """Return the document as text that ends with a newline. `color` adds terminal colours. `fold` breaks a path that is
+    wider than the terminal after a `/`; elsewhere, whoever searches the text finds it whole."""
     lines = layout(document, width)
+    if fold and width is not None:
+        lines = [part for line in lines for part in _folded(line, width)]
     if color:
         return "".join("".join(paint(text, style) for text, style in _trim(line)) + "\n" for line in lines)
     return "".join("".join(span.text for span in line).rstrip() + "\n" for line in lines)
+
+
+def _folded(line: Line, width: int) -> Iterator[Line]:
+    """Yield a line in parts that fit, if the path at its end is too long. Each part stands below the first one. What a
+    reader types stays whole."""
+    *before, last = line or [Span("")]
+    lead = last.text[: len(last.text) - len(last.text.lstrip())]
+    indent = sum(width_of(span.text) for span in before) + len(lead)
+    parts = [lead]
+    is_typed = "`" in last.text or (before and before[-1] in _PROMPTS)
+    for piece in [last.text[len(lead) :]] if is_typed else re.findall(r"[^/]*/+|[^/]+", last.text[len(lead) :]):
+        if parts[-1].strip() and indent + width_of((parts[-1] + piece).strip()) > width:
+            parts.append("")
+        parts[-1] += piece
+    yield [*before, Span(parts[0], last.style)]
+    yield from ([Span(" " * indent), Span(part, last.style)] for part in parts[1:])
 
 
 def paint(text: str, style: Style) -> str:

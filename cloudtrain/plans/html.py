@@ -26,8 +26,9 @@ from cloudtrain.plans.document import (
 )
 
 _STYLE = f"<style>\n{Path(__file__).with_name('notebook.css').read_text('utf-8')}</style>"
-"""JupyterLab styles the content of cells: tables are right-aligned and striped, with equal columns. The doubled class
-overrides these rules. Colours are those of the JupyterLab or VS Code theme, if there is one."""
+"""JupyterLab styles the content of cells: tables are right-aligned and striped, with equal columns. The repeated class
+overrides these rules, and those of a site made with Material for MkDocs. Colours are those of the JupyterLab or VS Code
+theme, if there is one."""
 
 _LEFT = ' style="text-align:left"'
 """The style of each cell. JupyterLab removes `_STYLE` from a notebook that you have not run yourself."""

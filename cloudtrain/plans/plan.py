@@ -23,6 +23,7 @@ from cloudtrain.plans.document import (
     Notice,
     Pairs,
     Section,
+    Table,
     Text,
     to_text,
 )
@@ -119,6 +120,19 @@ class Upload(NamedTuple):
     out, because the data is the same wherever it is stored."""
 
 
+class PlannedTrial(NamedTuple):
+    """One of the first trials of a sweep with `total` trials: its number, the name of its run, its values as text."""
+
+    number: int
+    run: str
+    values: str
+    total: int
+
+    @property
+    def note(self) -> str:
+        return f"trial {self.number} of {self.total} will be `{self.run}`: {self.values}"
+
+
 class Bundle(NamedTuple):
     """The hash, size and file count of the user's code. Compiling a job needs nothing else about the code."""
 
@@ -203,6 +217,7 @@ class Plan(Printable):
         processes: every process that will run.
         findings: the results of the checks.
         summary: pairs of label and text that introduce the plan to a reader.
+        trials: the first trials of a sweep that cloudtrain drives.
         place: the region, workspace or host of the run, which is the middle part of the run's reference.
         outputs: maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write
             to.
@@ -219,6 +234,7 @@ class Plan(Printable):
     findings: tuple[Finding, ...] = ()
     summary: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    trials: tuple[PlannedTrial, ...] = ()
     place: str = ""
     settings: tuple[str, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
@@ -285,7 +301,7 @@ class Plan(Printable):
             "uploads": [_without_none(upload._asdict()) for upload in self.uploads],
             "processes": processes_data(self.processes),
             "findings": [finding._asdict() | {"level": finding.level.value} for finding in self.findings],
-            "notes": list(self.notes),
+            "notes": [*(trial.note for trial in self.trials), *self.notes],
             "settings": list(self.settings),
             **({"environment": {"requirements": self.environment}} if self.environment else {}),
         }
@@ -302,22 +318,33 @@ class Plan(Printable):
         forms: dict[str, Callable[[], str]] = {} if forms_of is None else forms_of(self)
         return forms
 
-    def document(self, *, whole: bool = True) -> Document:
+    def document(self, *, whole: bool = True, once: bool = False) -> Document:
         """Return the summary and the findings, errors first. If `whole`, the uploads, the processes and the request
-        follow. Secrets are hidden."""
+        follow. With `once`, the request refers to the processes that are shown above it. Secrets are hidden."""
+        request = self._request_once() if once else self.request
         settings = [("settings", "\n".join(self.settings))] if self.settings else []
         blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs([*self.summary, *settings])]
         others = [finding for finding in self.findings if finding.level is not Level.ERROR]
         blocks += [finding.notice() for finding in (*self.errors, *others)]
         blocks += [Notice("notice", note) for note in self.notes]
+        if self.trials:
+            blocks.append(Heading(f"The first {len(self.trials)} of {self.trials[0].total} trials"))
+            blocks.append(Table(("TRIAL", "RUN", "VALUES"), [(str(each.number), *each[1:3]) for each in self.trials]))
         if whole:
             if self.uploads:
                 rows = [(upload.kind, f"{_amount(upload)}\n{upload.destination}") for upload in self.uploads]
                 blocks += [Heading("Uploads"), Pairs(rows)]
             if self.processes:
                 blocks.append(Section("Processes", [*_process_blocks(self.processes)]))
-            blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*request_blocks(self.request)]))
+            blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*request_blocks(request)]))
         return hide(Document(blocks), self.hidden)
+
+    def _request_once(self) -> dict[str, Any]:
+        """Return the request without the list of its processes, which are shown above it."""
+        own = self.request.get("processes")
+        if not isinstance(own, list) or not self.processes:
+            return self.request
+        return {**self.request, "processes": f"{len(own)} as above; `--format request` has the text"}
 
     def __str__(self) -> str:
         """Return the summary and the findings. `to_text()` returns the whole plan."""
@@ -378,7 +405,7 @@ class Plan(Printable):
         raise UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")
 
 
-_NAMED = ("run_name", "request", "uploads", "summary", "notes", "outputs")
+_NAMED = ("run_name", "request", "uploads", "summary", "notes", "trials", "outputs")
 """The fields of a plan that may hold the run's name, besides the processes."""
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cloudtrain.errors import UsageError
 from cloudtrain.runtime.metrics import PREFIX, parse_metrics
@@ -78,6 +79,26 @@ class RunRef(NamedTuple):
         return cls(**match.groupdict())
 
 
+class _Brief:
+    """A dataclass whose repr leaves out what has its default, and writes times as dates."""
+
+    def __repr__(self) -> str:
+        shown = [item for item in fields(cast("Any", self)) if item.repr]
+        values = [(item.name, getattr(self, item.name)) for item in shown if getattr(self, item.name) != item.default]
+        words = (f"{name}={_brief(name, value)}" for name, value in values if value not in ({}, ()))
+        return f"{type(self).__name__}({', '.join(words)})"
+
+
+def _brief(name: str, value: Any) -> str:
+    if isinstance(value, RunState):
+        return str(value)
+    if name in ("started", "ended", "created"):
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(value))
+    if name == "transitions":
+        return f"({', '.join(item.phase for item in value)})"
+    return repr(value)
+
+
 class Transition(NamedTuple):
     """One phase of a run, with its start and end. `phase` is the provider's name, such as `Downloading`."""
 
@@ -87,8 +108,8 @@ class Transition(NamedTuple):
     message: str | None = None
 
 
-@dataclass(frozen=True)
-class RunStatus:
+@dataclass(frozen=True, repr=False)
+class RunStatus(_Brief):
     """The status of a run, as the target reports it. Times are seconds since the epoch (UTC).
 
     `created` is the time when the provider accepted the job; `started` is the time when the job began to run.
@@ -99,7 +120,8 @@ class RunStatus:
     rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
     explain the reason. `page` is the URL of the run's web page at the provider. `queue_place` is the position, from 1,
     of a run that waits in a queue of cloudtrain. `steps` holds the newest step of each rank of a local run whose script
-    calls `runtime.report(step=...)` on every rank.
+    calls `runtime.report(step=...)` on every rank. `trials` holds the newest step and objective of each running trial
+    of a sweep that cloudtrain drives.
     """
 
     state: RunState
@@ -119,6 +141,7 @@ class RunStatus:
     page: str | None = None
     queue_place: int | None = None
     steps: dict[int, float] = field(default_factory=dict)
+    trials: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
 class QueuedRun(NamedTuple):
@@ -199,8 +222,8 @@ class Metrics:
 # A trial: one run of a sweep, its hyperparameter values and its result.
 
 
-@dataclass(frozen=True)
-class Trial:
+@dataclass(frozen=True, repr=False)
+class Trial(_Brief):
     """One run of a sweep.
 
     Attributes:

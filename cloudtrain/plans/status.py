@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 
@@ -87,6 +88,33 @@ def progress_text(status: RunStatus) -> str:
     if left is not None and not status.state.is_final:
         parts.append(f"{format_duration(left)} left")
     return ", ".join(parts)
+
+
+_EXIT = re.compile(r"^[^:]*\bexit code \d+: ")
+
+
+def news_text(status: RunStatus) -> str:
+    """Return the newest fact about a run, the important part first: why it failed, was stopped or waits, the best trial
+    of a sweep, or the metrics and the step. Empty if nothing is known."""
+    metrics = status.metrics
+    if status.reason and status.state is not RunState.SUCCEEDED and status.state is not RunState.RUNNING:
+        return _EXIT.sub("", status.reason)
+    if {"trials", "ended"} <= metrics.keys():
+        return best_words(metrics) or f"{number(metrics['ended'])} of {number(metrics['trials'])} ended"
+    values = metrics_text({name: value for name, value in metrics.items() if name not in ("epoch", "step")})
+    share = "" if status.state.is_final else progress_text(status).partition(",")[0]
+    place = "" if share or "step" not in metrics else f"step {number(metrics['step'])}"
+    return ", ".join(filter(None, (share, values, place)))
+
+
+def best_words(metrics: Mapping[str, float]) -> str:
+    """Return the best trial of a sweep, such as `loss 0.25, trial 7`; empty if there is none."""
+    values = [f"{name} {number(value)}" for name, value in metrics.items() if name not in OF_A_SWEEP]
+    return ", ".join([*values, f"trial {number(metrics['best_trial'])}"]) if "best_trial" in metrics else ""
+
+
+OF_A_SWEEP = ("trials", "ended", "running", "best_trial")
+"""Values of a sweep's status besides the best value of its objective."""
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:

@@ -30,7 +30,7 @@ def test_table(cli: Cli) -> None:
         "ml.p4de.24xlarge  8     A100-80GB  96    1152 GiB  400 EFA  -\n",
     )
     assert words(result.err) == (
-        "network in Gbit/s; list prices of 2026-09-01; write your own into `instances.toml`, see `cloudtrain instances -h`"
+        "types of sagemaker; network in Gbit/s; list prices of 2026-09-01; write your own into `instances.toml`, see `cloudtrain instances -h`"
     )
 
 
@@ -167,7 +167,7 @@ def test_own_prices_and_types(cli: Cli, clean_environment: Path) -> None:
     assert "55.04\n" in cli("instances", "--gpu", "H100", "--gpus", "8").out
     assert names(cli("instances", "--gpu", "r100").out) == ["ml.p7.48xlarge"]
     assert "instances.toml" in words(cli("instances", "ml.p7.48xlarge").out)
-    assert "of unknown date" in cli("instances", "--gpu", "r100").err
+    assert "/instances.toml, which gives no date" in words(cli("instances", "--gpu", "r100").err)
 
 
 def test_a_wrong_file_of_own_prices(cli: Cli, clean_environment: Path) -> None:

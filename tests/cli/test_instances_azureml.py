@@ -31,7 +31,8 @@ def test_table(cli: Cli) -> None:
         "Standard_ND96isr_H100_v5   8     H100-80GB      96    1900  3200  98.32\n",
     )
     assert words(result.err) == (
-        "IB is InfiniBand in Gbit/s; list prices of unknown date; write your own into `instances.toml`, see "
+        "types of azureml; IB is InfiniBand in Gbit/s; list prices from skypilot-org/skypilot-catalog@098741e, which "
+        "gives no date; write your own into `instances.toml`, see "
         "`cloudtrain instances -h`"
     )
 

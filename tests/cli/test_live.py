@@ -57,6 +57,31 @@ def test_the_numbers_of_a_course(values: list[float], title: str) -> None:
     assert f"\n{title}\n" in screen_of_losses(values)
 
 
+def test_a_long_line_is_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest stands below the beginning of the line's text, so that a path is not torn apart."""
+    monkeypatch.setenv("COLUMNS", "60")
+    path = "/home/ada/state/runs/digits-1/train.py"
+    screen = screen_of([LogLine(0.0, 0, 1, "stderr", f'  File "{path}", line 6, in <module>')])
+    rows = [row for row in screen.splitlines() if row]
+    assert rows == [f'[rank 1]   File "{path}",', "         line 6, in <module>"]
+
+
+def test_the_bar_of_a_healthy_run_is_not_red() -> None:
+    """Red (rich's `bar.complete`, 249 38 114) means an error everywhere else."""
+    from rich.console import Console
+    from rich.progress_bar import ProgressBar
+
+    with LiveView(LineFormat(), io.StringIO()) as live:
+        live.show(metric_line(step=5.0, total=10.0, loss=0.5))
+        parts = live._parts(0.0, 40, 20)
+    bar = next(part for part in parts if isinstance(part, ProgressBar))
+    console = Console(width=40, color_system="truecolor", force_terminal=True, file=io.StringIO())
+    console.print(bar)
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "38;2;249;38;114" not in drawn
+    assert "\x1b[36m" in drawn
+
+
 def test_without_utf_8_there_is_a_table() -> None:
     """A terminal that has no Braille gets the numbers."""
     text = screen_of_losses([2.0, 1.0, 3.0], "ascii")
@@ -256,3 +281,22 @@ def test_a_rank_that_falls_behind_is_named() -> None:
     pace.take_status(status(RunState.RUNNING, steps={0: 40.0, 1: 20.0, 2: 40.0}), 15.0)
     pace.take_line(metric_line(0, step=40), 15.0)
     assert pace.waiting_for(15.0) == "behind: rank 1 at step 20; the others at step 40"
+
+
+def test_a_sweep_shows_its_running_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their step, the course of the objective, and the best so far; no word about silence."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("cloudtrain.cli.live.time.monotonic", lambda: 100.0)
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    counts = {"trials": 5.0, "ended": 1.0, "running": 1.0, "best_trial": 1.0, "loss": 0.5}
+    live = LiveView(LineFormat(), screen)
+    for step, loss in ((1.0, 3.0), (2.0, 2.0), (3.0, 1.0)):
+        trials = {2: {"step": step, "total": 8.0, "loss": loss}}
+        live.take_status(RunStatus(RunState.RUNNING, metrics=counts, trials=trials))
+    monkeypatch.setattr("cloudtrain.cli.live.time.monotonic", lambda: 200.0)
+    live._console.print(live)
+    screen.seek(0)
+    assert [row.rstrip() for row in screen.read().splitlines()] == [
+        "1 of 5 trials ended, 1 running; the best so far: loss 0.5, trial 1",
+        "trial 2  step 3 of 8  loss 1  █▄▁",
+    ]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import closing
 from pathlib import Path
+from sqlite3 import connect
 
 import pytest
 
+import cloudtrain as ct
 from tests.cli.conftest import Cli
 
 TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "ValueError: no"]
@@ -54,6 +57,20 @@ def test_failed_run_is_an_error_block_and_exit_code_1(cli: Cli, scripted: Path, 
     assert "failed after 12s: rank 1 exited with 1: ValueError: no" in " ".join(error.split())
     assert all(f"  {line}\n" in error for line in TRACEBACK)
     assert "--rank 1` prints its whole output" in " ".join(error.split())
+
+
+def test_a_followed_run_prints_its_traceback_once(cli: Cli, scripted: Path, job: str) -> None:
+    """The report at the end repeats no line that has just been printed, but does after a selection, and in `wait`."""
+    fate(scripted, state="failed", reason="rank 1 exited with 1: ValueError: no", failed_rank=1, details=TRACEBACK,
+         lines=[[1, line] for line in TRACEBACK])  # fmt: skip
+    followed = cli("submit", job)
+    assert "exited with 1: ValueError: no" in " ".join(followed.err.split())
+    for line in TRACEBACK[:2]:
+        assert (followed.out + followed.err).count(line.strip()) == 1
+    again = cli("logs", "last", "-f", "--grep", "ValueError")
+    assert TRACEBACK[1] not in again.out
+    assert TRACEBACK[1] in again.err
+    assert TRACEBACK[1] in cli("wait", "last").err
 
 
 LOST_PEER = """\
@@ -185,6 +202,54 @@ def test_errors_of_a_plan_stand_above_its_request(cli: Cli, scripted: Path, job:
     assert ", above" not in cli("plan", job, "--short", "--set", "entry_point=missing.py").err
 
 
+def test_a_local_plan_shows_its_processes_once(cli: Cli, job: str) -> None:
+    """The request refers to the list above it; as data it is whole."""
+    shown = cli("plan", job).out
+    assert shown.count("train.py --epochs 2") == 1
+    assert '"argv"' not in shown
+    assert '"processes": "1 as above; `--format request` has the text"' in shown
+    assert json.loads(cli("plan", job, "--format", "request").out)["processes"][0]["argv"][-2:] == ["--epochs", "2"]
+    assert json.loads(cli("plan", job, "--json").out)["request"]["processes"][0]["argv"]
+
+
+def test_a_plan_compares_targets(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row each, the most it can cost, and what would stop it; the plans as JSON. The request has one target."""
+    monkeypatch.setenv("COLUMNS", "120")
+    places = ("-t", "sagemaker", "-t", "local")
+    change = ("--set", "resources.instance_type.sagemaker=ml.g5.2xlarge", "--set", "max_runtime=2h")
+    result = cli("plan", job, *places, *change)
+    header, first, second = result.out.splitlines()
+    assert header.split() == ["TARGET", "INSTANCES", "PROCESSES", "COST", "CHECKS"]
+    assert first.startswith("sagemaker  1 x ml.g5.2xlarge  1")
+    assert "$3.04" in first
+    assert "error" in first
+    assert second.split() == ["local", "this", "machine", "1", "-", "no", "problems"]
+    assert result.code == 2, "the plan for SageMaker has errors"
+    data = json.loads(cli("plan", job, *places, *change, "--json").out)
+    assert [plan["target"] for plan in data] == ["sagemaker", "local"]
+    assert data[1]["request"]["name"] == data[1]["run_name"]
+    assert cli("plan", job, "-t", "local", "-t", "local", "--short").out.startswith("digits-")
+    refused = cli("plan", job, *places, "--format", "request")
+    assert (refused.code, refused.out) == (2, "")
+
+
+def test_a_target_that_this_job_cannot_have_is_a_row(cli: Cli, job: str) -> None:
+    """The others are still compared, and the codes say why."""
+    azure = ("--set", "resources.instance_type.azureml=Standard_NC24ads_A100_v4")
+    result = cli("plan", job, "-t", "azureml", "-t", "local", *azure)
+    assert result.code == 2
+    assert "CT034" in result.out
+    assert "local" in result.out
+
+
+@pytest.mark.parametrize("command", ["check", "submit", "plan"])
+def test_a_second_target_is_not_forgotten(cli: Cli, job: str, command: str) -> None:
+    """A wrong name is an error wherever it stands, and only a plan takes two."""
+    result = cli(command, job, "-t", "nonsense", "-t", "local")
+    assert (result.code, result.out) == (2, "")
+    assert "nonsense" in result.err
+
+
 def test_old_rehearsals_are_not_listed(cli: Cli, scripted: Path, job: str) -> None:
     """`ps` and `last` mean your own runs; `--rehearsals`, `--all` and `--job` have the others, and one that goes on is
     listed anyway."""
@@ -281,6 +346,43 @@ def test_ps(cli: Cli, scripted: Path, job: str) -> None:
     assert [run["name"] for run in json.loads(cli("ps", "--json").out)] == [second, first]
     assert json.loads(cli("ps", "--state", "failed", "--json").out) == []
     assert json.loads(cli("ps", "--job", "other", "--json").out) == []
+
+
+def test_ps_says_the_newest_of_each_run(
+    cli: Cli, scripted: Path, job: str, monkeypatch: pytest.MonkeyPatch, state_dir: Path
+) -> None:
+    """The share, the metrics, or the exception, cut to one line; the store keeps the metrics of a run that has ended."""
+    values = {"step": 4.0, "total": 8.0, "loss": 0.25}
+    fate(scripted, state="succeeded", metrics=values)
+    ended = submitted(cli)
+    cli("wait", ended)
+    fate(scripted, state="failed", reason=f"rank 1 failed with exit code 1: ValueError: {'no ' * 40}")
+    failed = submitted(cli, "--set", "hyperparameters.epochs=8")
+    cli("wait", failed)
+    fate(scripted, state="running", metrics=values)
+    running = submitted(cli, "--set", "hyperparameters.epochs=9")
+    monkeypatch.setenv("COLUMNS", "80")
+    header, *rows = cli("ps").out.splitlines()
+    of_run = {row.split()[0]: row[header.index("LAST") :] for row in rows}
+    assert of_run[running] == "50%, loss 0.25"
+    assert of_run[failed].startswith("ValueError: no no")
+    assert of_run[failed].endswith("...")
+    assert of_run[ended] == "loss 0.25, step 4"
+    assert len(rows) == 3
+    assert max(map(len, rows)) <= 80
+    metrics = {run["name"]: run["metrics"] for run in json.loads(cli("ps", "--json").out)}
+    assert metrics == {running: values, failed: {}, ended: values}
+    runs = ct.runs()
+    assert "LAST" in repr(runs)
+    assert "ValueError: no no" in repr(runs)
+    assert runs._repr_html_().count("<tr>") == 4
+    assert f">{running}</td>" in runs._repr_html_()
+    status = repr(ct.run(ended).last_status)
+    assert status.startswith("RunStatus(state=succeeded, started=1970-01-01T00:01:40Z, ended=")
+    assert "None" not in status
+    with closing(connect(state_dir / "runs.db")) as db, db:
+        db.execute("UPDATE runs SET metrics = '[1'")
+    assert "50%" in cli("ps").out, "a damaged value hides no run"
 
 
 def test_ps_looks_past_the_newest_for_a_state(cli: Cli, scripted: Path, job: str) -> None:

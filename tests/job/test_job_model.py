@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +282,37 @@ def test_the_instances_of_all_groups_together_are_bounded() -> None:
     assert (problem.path, problem.code) == (("instance_groups",), "CT014")
     assert "have 1,200 instances together, and a job has at most 1,024" in problem.message
     assert ct.Resources(instance_groups=groups[:1]).instance_groups[0].instance_count == 600
+
+
+def test_a_job_shows_what_was_set() -> None:
+    """In Python's words, and as an escaped table; the fields of the four targets and every None are left out."""
+    job = ct.TrainingJob(
+        name="digits",
+        entry_point="train.py",
+        hyperparameters={"lr": 0.1, "note": "<b>"},
+        distribution=ct.Torch(processes_per_instance=2),
+    )
+    assert repr(job) == (
+        "TrainingJob(name='digits', entry_point='train.py', hyperparameters={'lr': 0.1, 'note': '<b>'}, "
+        "distribution=Torch(processes_per_instance=2))"
+    )
+    table = job._repr_html_()
+    assert ">hyperparameters.lr</th>" in table
+    assert ">0.1</td>" in table
+    assert "&lt;b&gt;" in table
+    assert "overrides" not in table
+    assert "<b>" not in table
+
+
+def test_the_signature_of_a_job_names_its_fields() -> None:
+    """Before the first use and after it, without the addresses of validators."""
+    code = "import inspect, cloudtrain as ct; print(inspect.signature(ct.TrainingJob))"
+    first = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    ct.TrainingJob(name="a", entry_point="train.py")
+    assert first == str(signature(ct.TrainingJob))
+    assert first.startswith("(*, name: str, source_dir: Optional[str] = '.', entry_point: Optional[str] = None")
+    assert "0x" not in first
+    assert "Validator" not in first
+    assert "max_runtime: Union[int, str, NoneType] = None" in first
+    with pytest.raises(ct.JobError):
+        ct.TrainingJob(name=3)

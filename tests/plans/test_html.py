@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
 
 import cloudtrain as ct
 from cloudtrain.plans.document import (
@@ -21,6 +26,7 @@ from cloudtrain.plans.document import (
 from cloudtrain.plans.html import to_html
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.plans.status import run_document
+from tests.deadlines import DEADLINE
 
 ATTACK = '<script>alert("x")</script>&\'`<b>`'
 
@@ -94,3 +100,41 @@ def test_tables_are_left_aligned_where_styles_are_removed() -> None:
     cells = [cell for cell in ET.fromstring(plan.to_html()).iter() if cell.tag in ("th", "td")]
     assert cells
     assert {cell.attrib.get("style") for cell in cells} == {"text-align:left"}
+
+
+def test_a_mistake_in_a_notebook_is_its_text_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the frames of cloudtrain above it, and with a hint that Python takes. The command line keeps its own."""
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    job = "ct.TrainingJob(name='a', entry_point='train.py', resources=ct.Resources(instance_type='ml.nothing'))"
+    result = shell.run_cell(f"import cloudtrain as ct; ct.submit({job}, 'sagemaker', online=False)")
+    assert isinstance(result.error_in_exec, ct.PreflightError)
+    printed = capsys.readouterr().out
+    assert "Traceback" not in printed
+    assert "submit.py" not in printed
+    assert printed.strip().startswith("PreflightError: ")
+    assert "so nothing was sent" in printed
+    assert "`ignore=[" in printed
+    assert "--ignore" not in printed
+    assert "--ignore" in (result.error_in_exec.hint or "")
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_site_does_not_stretch_the_rows(tmp_path: Path) -> None:
+    """The style of Material for MkDocs gives each cell of a table without a class more than a line of padding."""
+    package = pytest.importorskip("material")
+    style = next(Path(package.__file__).parent.glob("templates/assets/stylesheets/main.*.css")).read_text("utf-8")
+    plan = to_html(Document([Table(("NAME", "STATE"), [("run-1", "lost"), ("run-2", "lost")])]))
+    measure = "document.title = [...document.querySelectorAll('tr')].map(row => row.offsetHeight / 13).join(' ')"
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<title></title><style>{style}</style><div class='md-typeset'>{plan}</div><script>{measure}</script>"
+    )
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE).stdout
+    heights = [float(height) for height in re.search("<title>(.*)</title>", shown)[1].split()]  # type: ignore[index]
+    assert len(heights) == 3
+    assert max(heights) < 2.2, "in lines of text"

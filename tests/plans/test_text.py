@@ -57,6 +57,30 @@ def test_notice_looks_like_the_documented_error() -> None:
     )
 
 
+def test_a_cut_column_has_room_or_is_left_out() -> None:
+    """Each row is one line: cut with 12 columns or more, and without the last cell below."""
+    table = Document(
+        [Table(("NAME", "STATE", "LAST"), [("run-12345678", "lost", "a reason without an end")], is_cut=True)]
+    )
+    assert to_text(table, width=40).splitlines()[1] == "run-12345678  lost   a reason without..."
+    assert to_text(table, width=30).splitlines() == ["NAME          STATE", "run-12345678  lost"]
+    assert to_text(table, width=None).splitlines()[1].endswith("without an end")
+
+
+def test_a_path_that_is_too_long_is_broken_after_a_slash() -> None:
+    """Its pieces stand in the column of the value; a command in backticks stays whole."""
+    path = "/home/ada/.local/state/cloudtrain/runs/digits-ddp-4a521170-1/checkpoint"
+    text = to_text(Document([Pairs([("run folder", path), ("hint", f"`cat {path}`")])]), width=60)
+    assert path in text.splitlines()[0], "in a file, a search finds it"
+    text = to_text(Document([Pairs([("run folder", path), ("hint", f"`cat {path}`")])]), width=60, fold=True)
+    lines = text.splitlines()
+    assert lines[0] == "  run folder  /home/ada/.local/state/cloudtrain/runs/"
+    assert lines[1] == "              digits-ddp-4a521170-1/checkpoint"
+    assert f"`cat {path}`" in text
+    typed = Document([CommandLine(["cat", path])])
+    assert to_text(typed, width=60, fold=True) == to_text(typed, width=60)
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, None])
 def test_colour_changes_no_word(width: int | None) -> None:
     """Without its escape sequences, coloured text is the plain text."""

@@ -281,19 +281,23 @@ def _more(shown_count: int, count: int, types: Sequence[InstanceType], query: Qu
 
 
 def _note(types: Sequence[InstanceType]) -> str:
-    """Return the line below the table: the unit of the network, the dates of the prices, and how to set your own
-    prices."""
+    """Return the line below the table: the target, the unit of the network, the dates of the prices or where those
+    without a date come from, and how to set your own prices."""
     unit = "network in Gbit/s"
     if _has_infiniband(types):
         unit = "IB is InfiniBand in Gbit/s"
         if any(instance.fabric and instance.interconnect == "ethernet" for instance in types):
             unit += ", (no) InfiniBand without SR-IOV, which NCCL cannot use"
-    dates = {instance.price_date for instance in types if instance.price is not None and not instance.retired}
-    when = " to ".join(dict.fromkeys((min(known_dates), max(known_dates)))) if (known_dates := dates - {""}) else ""
-    rest = "some of unknown date" if when else "of unknown date"
-    parts = [part for part in (f"of {when}" if when else "", rest if "" in dates else "") if part]
-    which = f"list prices {', '.join(parts)}" if dates else "no price is known"
-    return f"{unit}; {which}; write your own into `instances.toml`, see `cloudtrain instances -h`"
+    priced = [instance for instance in types if instance.price is not None and not instance.retired]
+    dates = sorted({instance.price_date for instance in priced} - {""})
+    words = [f"of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"] if dates else []
+    sources = [instance.price_source for instance in priced if not instance.price_date]
+    undated = [source if source.startswith("/") else source.partition(" ")[0].rstrip(",") for source in sources]
+    if undated:
+        words.append(f"{'some ' if dates else ''}from {' and '.join(dict.fromkeys(undated))}, which gives no date")
+    which = f"list prices {', '.join(words)}" if priced else "no price is known"
+    own = "write your own into `instances.toml`, see `cloudtrain instances -h`"
+    return f"types of {types[0].target}; {unit}; {which}; {own}"
 
 
 def _say_nothing(types: Sequence[InstanceType], query: Query, retired_count: int) -> None:

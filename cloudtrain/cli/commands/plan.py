@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from textwrap import dedent
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -10,8 +11,8 @@ import typer
 from cloudtrain.cli import options
 from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, argument, flag, option, with_submit_options
 from cloudtrain.cli.terminal import print_json, say, show, show_table, typed
-from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, more_about
-from cloudtrain.plans.document import Block, Document, Heading, Lines, Text, visible, visible_json
+from cloudtrain.errors import CloudtrainError, JobError, UsageError, did_you_mean, more_about
+from cloudtrain.plans.document import Block, Cell, Document, Heading, Lines, Span, Text, visible, visible_json
 from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import all_rules, money_checks, rule_named
 from cloudtrain.targets.registry import target_of
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from cloudtrain.rules.engine import Rule
 
 
-@with_submit_options(OF_THE_JOB, OF_THE_RUN)
+@with_submit_options(OF_THE_JOB, OF_THE_RUN, several=True)
 def plan_command(
     submission: SubmitOptions,
+    targets: list[str],
     form: Annotated[
         str,
         option(
@@ -48,9 +50,12 @@ def plan_command(
     variables, and the findings of the checks. Uses no network and no account, writes no file, and prints the same text
     every time.
 
+    With several targets, prints one table that compares them.
+
     \b
     Examples:
       cloudtrain plan job.yaml
+      cloudtrain plan job.yaml -t sagemaker -t azureml
       cloudtrain plan job.yaml --short
       cloudtrain plan job.yaml --format request > request.json
       cloudtrain plan bundled:digits_ddp --instances 2 --json | jq .processes
@@ -59,6 +64,9 @@ def plan_command(
 
     target = inputs.target_of(submission)
     form = "json" if json else _known_format(form, target.target.name)
+    if len(targets) > 1:
+        _compare(submission, targets, form)
+        return
     file = inputs.job_of(submission)
     if submission.pin:
         file = inputs.pinned(file, target)
@@ -66,6 +74,52 @@ def plan_command(
     print_plan(plan, form, whole=not short)
     if form not in ("text", "json", "request") and plan.uploads:
         _say_upload(plan, submission)
+
+
+def _compare(submission: SubmitOptions, targets: list[str], form: str) -> None:
+    """Print one row for each target, as JSON the plans. The exit code is 2 if an error would stop one of them."""
+    from cloudtrain.cli import inputs
+
+    if form not in ("text", "json"):
+        hint = f"leave out `--target {targets[1]}`, or print the table or `--json`"
+        raise UsageError(f"`--format {form}` prints the request of one target", hint=hint, code="CT902")
+    places = [inputs.target_of(submission._replace(target=name)) for name in targets]
+    file = inputs.job_of(submission)
+    rows, data, failed = list[tuple[Cell, ...]](), list[dict[str, Any]](), False
+    for name, place in zip(targets, places, strict=True):
+        try:
+            plan = inputs.plan_of(inputs.pinned(file, place) if submission.pin else file, place, submission)
+        except JobError as error:  # the job cannot be compiled for this target, but for another
+            findings = [(Level.ERROR, problem.code) for problem in error.problems]
+            data.append({"target": name, "findings": [_problem_json(problem) for problem in error.problems]})
+            summary = dict[str, str]()
+        else:
+            findings = [(finding.level, finding.code) for finding in plan.findings]
+            data.append(plan.to_dict())
+            summary = dict(plan.summary)
+        failed |= any(level is Level.ERROR for level, _ in findings)
+        machines = re.sub(r" (\(|on this machine).*", "", summary.get("instances", "-"))
+        dollars = re.search(r"\$[0-9.,]+[0-9]", summary.get("cost", ""))
+        count = summary.get("processes", "-").split()[0]
+        rows.append((name, machines, count, dollars[0] if dollars else "-", _counted(findings)))
+    if form == "json":
+        print_json(data)
+    else:
+        show_table(("TARGET", "INSTANCES", "PROCESSES", "COST", "CHECKS"), rows)
+        say(f"{typed('cloudtrain', 'plan', submission.job, '-t', targets[0])} prints the whole plan of one target")
+    if failed:
+        raise typer.Exit(2)
+
+
+def _counted(findings: Sequence[tuple[Level, str]]) -> Span:
+    """Return the errors and warnings by their codes: `2 errors: SM101, SM332; 1 warning: SM204`."""
+    words = []
+    for level in (Level.ERROR, Level.WARNING):
+        codes = [code for each, code in findings if each is level]
+        if codes:
+            words.append(f"{len(codes)} {level}{'s' if codes[1:] else ''}: {', '.join(dict.fromkeys(codes))}")
+    is_error = any(level is Level.ERROR for level, _ in findings)
+    return Span("; ".join(words) or "no problems", "bad" if is_error else "warn" if words else "good")
 
 
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
@@ -80,7 +134,7 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
         text = _for_the_tool(plan, form)
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)  # a file gets every byte
     else:
-        show(plan.document(whole=whole), sys.stdout, width=_FILE_WIDTH)
+        show(plan.document(whole=whole, once=True), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
         _say_errors(plan, above=form == "text" and whole)
         raise typer.Exit(2)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -13,16 +12,14 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.options import LogLevel, argument, flag, option
 from cloudtrain.cli.runs import moment_of, outlived_by, require_consent, run_named, seconds_of, status_json
-from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, show_table, typed
+from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, typed
 from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean
-from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
 from cloudtrain.plans.states import Metrics, RunState
 from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.plans.document import Cell
     from cloudtrain.plans.states import RunStatus
 
 _WHERE = option(
@@ -78,7 +75,9 @@ def ps_command(
     if json:
         print_json([status_json(run, run.last_status) | ({"size": run.size} if size else {}) for run in runs])
     elif runs:
-        _print_runs(runs, with_size=size)
+        show(runs.document(with_size=size), sys.stdout)
+        for run in [run for run in runs if run.waits]:
+            say(f"`{run.name}`: {run.last_status.reason}")
         if len(runs) == count and not everything:
             there = f" --target {target}" if target else ""
             say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")
@@ -86,23 +85,6 @@ def ps_command(
         say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
         say(_nothing(active, state, job, has_labels=bool(tag or where)))
-
-
-def _print_runs(runs: list[Run], *, with_size: bool) -> None:
-    from cloudtrain.plans.status import duration_of, state_cell
-
-    now = time.time()
-    rows: list[tuple[Cell, ...]] = []
-    for run in runs:
-        status = run.last_status
-        age = format_duration(int(max(0, now - run.created)))
-        state = state_cell(status.state, status.queue_place)
-        size = [format_size(run.size) if run.size is not None else ""] if with_size else []
-        rows.append((run.name, state, run.target, age, duration_of(status, now), *size))
-    show_table(("NAME", "STATE", "TARGET", "AGE", "DURATION", *(["SIZE"] if with_size else [])), rows)
-    for run in runs:
-        if run.waits:
-            say(f"`{run.name}`: {run.last_status.reason}")
 
 
 def _states_of(active: bool, state: str | None) -> list[RunState]:

@@ -91,15 +91,35 @@ def test_a_notebook_shows_the_trials_and_their_curve(make_sweep: MakeSweep) -> N
 
 
 @pytest.mark.slow
+def test_a_running_sweep_knows_the_steps_of_its_trials(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    """While a trial runs, the status has its step and its objective; none at the end."""
+    wait = "\nimport pathlib\nwhile not pathlib.Path(os.environ['STARTED'] + '.go').exists(): time.sleep(0.05)\n"
+    with (tmp_path / "src" / "train.py").open("a") as script:
+        script.write(wait)
+    run = submitted(make_sweep(trials=1))
+    trials: dict[int, dict[str, float]] = {}
+    deadline = time.monotonic() + DEADLINE
+    while trials.get(1, {}).get("step") != 2.0 and time.monotonic() < deadline:
+        trials = run.status().trials
+        time.sleep(0.1)
+    (tmp_path / "started.txt.go").touch()
+    assert trials[1].keys() == {"step", "score"}
+    assert run.wait(DEADLINE).trials == {}
+
+
+@pytest.mark.slow
 def test_the_plan_says_which_values_the_first_trials_have(make_sweep: MakeSweep) -> None:
     """The same seed gives the same values, in the plan and in the run."""
     sweep = make_sweep(seed=5)
     plan = ct.plan(sweep, "local")
     run = ended(sweep)
     assert plan.run_name == run.name
-    assert plan.to_text(width=None).count("will be") == 3
+    rows = [" ".join(line.split()) for line in plan.to_text(width=None).splitlines()]
+    assert "TRIAL RUN VALUES" in rows
     for trial in run.trials():
-        assert f"`{trial.run}`: rate={trial.values['rate']:.4g}" in plan.to_text(width=None)
+        value = f"rate={trial.values['rate']:.4g}"
+        assert f"{trial.number} {trial.run} {value}" in rows
+        assert f"trial {trial.number} of 3 will be `{trial.run}`: {value}" in plan.to_dict()["notes"]
 
 
 @pytest.mark.slow

@@ -28,6 +28,16 @@ def test_the_history_ends_with_the_best() -> None:
     assert list(line.get_ydata()) == [0.1, 0.2, 0.3, 0.4, 0.5]
 
 
+def test_no_box_stands_around_a_plot() -> None:
+    """On a light page, its right and upper edge were the darkest lines."""
+    pytest.importorskip("matplotlib")
+    from cloudtrain.lifecycle.pictures import history, slices
+
+    for axes in (*history(TRIALS, BEST).axes, *slices(TRIALS, BEST).axes):
+        shown = [name for name, spine in axes.spines.items() if spine.get_visible()]
+        assert shown == ["left", "bottom"]
+
+
 def test_a_slice_for_each_hyperparameter() -> None:
     """A wide range by its logarithm, texts by their names."""
     pytest.importorskip("matplotlib")
