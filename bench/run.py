@@ -302,7 +302,9 @@ def _fill_store(state: Path, count: int) -> None:
         for i in range(count)
     ]  # fmt: skip
     with db:
-        db.executemany(f"INSERT INTO runs VALUES ({', '.join('?' * 15)})", rows)
+        columns = "seq name target place job_name key submitter store counter stage state reason created started ended"
+        into = f"runs ({', '.join(columns.split())}) VALUES ({', '.join('?' * 15)})"
+        db.executemany(f"INSERT INTO {into}", rows)
     db.close()
 
 
