@@ -14,7 +14,6 @@ from typing import Any
 
 import typer
 
-from cloudtrain.cli.options import fields
 from cloudtrain.cli.terminal import discard, show, typed
 from cloudtrain.errors import CloudtrainError, PreflightError, UsageError, did_you_mean, more_about
 
@@ -146,6 +145,8 @@ def _field_hint(option: str, ctx: Any) -> str | None:
     value = given[0].partition("=")[2] or (given[1] if not given[1].startswith("--") else "") or "true"
     name = option.removeprefix("--")
     field = name.replace("-", "_")
+    from cloudtrain.cli.options import fields  # a command without a mistake need not read the options
+
     if f"{field}=" in fields(""):
         return f"to change this field of the job, write {typed('--set', f'{field}={value}')}"
     return f"for an option of your script, write {typed('--set', f'hyperparameters.{name}={value}')}"
