@@ -196,6 +196,6 @@ def digits_that_wait(place: Place) -> Path:
     script, first = source / "train.py", "started = time.perf_counter()\n"
     text = script.read_text()
     assert text.count(first) == 1
-    waits = "while not Path(os.environ['CLOUDTRAIN_RUN_DIR'], 'go').exists():\n    time.sleep(0.02)\n"
+    waits = "import os\nwhile not Path(os.environ['CLOUDTRAIN_RUN_DIR'], 'go').exists():\n    time.sleep(0.02)\n"
     script.write_text(text.replace(first, waits + first))
     return source

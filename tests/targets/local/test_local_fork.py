@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 SHORT = {"epochs": 6}
 DIGITS = (Path(__file__).parents[3] / "training_scripts" / "digits_ddp" / "train.py").read_text()
 
-WAITS_FOR_ITS_DEATH = DIGITS.replace(
+WAITS_FOR_ITS_DEATH = DIGITS.replace("import math\n", "import math\nimport os\n").replace(
     "    done = step + 1\n",
     "    done = step + 1\n"
     "    if (done, group.rank, os.environ['TORCHELASTIC_RESTART_COUNT']) == (50, 1, '0'):\n"
