@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain import api
 from tests.cli.conftest import Cli
+from tests.fakes.unpacking import unpack
 from tests.locks import PROJECT, SETTINGS, lock, package, write
 
 JOB = """\
@@ -107,8 +107,7 @@ def unpacked(folder: Path, target: str = "sagemaker") -> Path:
     work = ct.load_job("job.yaml")
     api._prepare(work, api._where(work, target, None), (), None).tree.write(folder / "code.tar.gz")  # type: ignore[union-attr]
     place = folder / f"code-{target}"
-    with tarfile.open(folder / "code.tar.gz") as archive:
-        archive.extractall(place, filter="data")
+    unpack((folder / "code.tar.gz").read_bytes(), place)
     return place
 
 
