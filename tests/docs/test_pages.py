@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def test_a_page_that_shows_something_else_is_found(tmp_path: Path) -> None:
     assert pages.page(written).endswith("$ cat a.txt\nhello\n```\n")
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="a plan for this machine needs PyTorch")
 def test_the_first_screen() -> None:
     """Its job, the table of its plans and the number of checks are made from the code, in 45 lines above the picture."""
     assert pages.readme(README) == README
@@ -70,6 +72,7 @@ def test_the_first_screen() -> None:
     assert all(re.search(r"\]\(docs/[\w-]+\.md(#[\w-]+)?\)", claim) for claim in claims)
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="a plan for this machine needs PyTorch")
 def test_the_table_follows_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the instances are twice the processes and twice the price."""
     load = ct.load_job

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np  # noqa: TID253 - tests may start slowly
 import pytest
-import torch  # noqa: TID253
 
 from cloudtrain.runtime import SetupError
 from tests.training_scripts.runs import Run, assert_same_losses, check_out, forks, run
+
+torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.torch
 

@@ -71,7 +71,7 @@ def test_all_points(folder: Path, state_dir: Path, monkeypatch: pytest.MonkeyPat
     eventually(lambda: points_file.read_text().endswith("after leave\n"))
     points = points_file.read_text().splitlines()
     assert {point.partition(" ")[2] for point in points} == {
-        "write_status", "enter", "leave", "sleep", "wake", "write", "launch", "answer", "start_guard"
+        "write_status", "enter", "leave", "sleep", "wake", "replace_private", "launch", "answer", "start_guard"
     }  # fmt: skip
     assert abs(len(points) - POINTS) <= 6  # it may be woken once more, or get its place without sleeping
     assert (folder / "ran").read_text().split() == ["first", "dies", "third"]

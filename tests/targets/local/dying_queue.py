@@ -41,7 +41,7 @@ def _dying(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def install() -> None:
     """Put points around what a queued run does, from its first status to the place that it gives back."""
     from cloudtrain.targets.local import processes as launched
-    from cloudtrain.targets.local import supervisor
+    from cloudtrain.targets.local import queueing, supervisor
     from cloudtrain.targets.local.folder import RunFolder
     from cloudtrain.targets.local.queueing import Queue
     from cloudtrain.targets.local.waiting import QueuePlace
@@ -52,7 +52,7 @@ def install() -> None:
         (QueuePlace, "leave"),
         (QueuePlace, "_sleep"),
         (Queue, "_wake"),
-        (Queue, "_write"),
+        (queueing, "replace_private"),
         (launched, "launch"),
         (supervisor, "_answer"),
         (supervisor, "_start_guard"),
