@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -345,3 +346,15 @@ def test_an_installer_does_not_flood_the_terminal(cli: Cli, project: Path, uv: P
     assert result.err.count("Collecting") <= 1
     [log] = (state_dir / "environments").glob("*.log")
     assert log.read_text().count("Collecting package") == 99
+
+
+@pytest.mark.skipif(shutil.which("yes") is None, reason="there is no program `yes`")
+def test_a_program_that_writes_for_ever_is_no_python(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan asks the setting's interpreter for its packages. It reads the beginning of an answer, and needs no timer
+    to stop a program that never ends."""
+    monkeypatch.setattr("cloudtrain.targets.local.rules._PATIENCE", 3600.0)
+    (clean_environment / "train.py").write_text("import torch\n")
+    (clean_environment / "requirements.txt").write_text("torch\n")
+    environment = ct.Environment(requirements="requirements.txt")
+    job = ct.TrainingJob(name="j", source_dir=".", entry_point="train.py", environment=environment)
+    assert ct.plan(job, ct.Local(python=shutil.which("yes"))).run_name.startswith("j-")

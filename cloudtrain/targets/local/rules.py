@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.job.distribution import TensorFlow
@@ -103,6 +104,9 @@ _NAMED = 10
 _PATIENCE = 10.0
 """Seconds to wait for the answer of another interpreter."""
 
+_LARGEST = 1 << 20
+"""Bytes of that answer which are read. Not every program that a setting names is a Python."""
+
 
 def missing_from(python: str, requirements: Iterable[PipLine]) -> list[tuple[PipLine, str | None]]:
     """Return the requirements that the interpreter `python` lacks or has in an unsuitable version, each with the
@@ -122,14 +126,20 @@ def missing_from(python: str, requirements: Iterable[PipLine]) -> list[tuple[Pip
 def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str, str]] | None:
     if python == sys.executable:
         return interpreter.versions_of(names), interpreter.machine()
+    # Not isolated, because the job also sees PYTHONPATH and the user's own packages.
+    argv = [python, interpreter.__file__, json.dumps(names)]
     try:
-        # Not isolated, because the job also sees PYTHONPATH and the user's own packages.
-        answer = subprocess.run(
-            [python, interpreter.__file__, json.dumps(names)],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=True,
-        )  # fmt: skip
-        versions, machine = json.loads(answer.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):  # no Python, or a broken one
+        with subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            timer = Timer(_PATIENCE, process.kill)
+            timer.daemon = True
+            timer.start()
+            answer = process.stdout.read(_LARGEST)  # type: ignore[union-attr]
+            process.kill()  # of a program such as `yes`, which never ends
+            timer.cancel()
+        versions, machine = json.loads(answer)
+    except (OSError, ValueError):  # no Python, or a broken one
         return None
     return versions, machine
 
