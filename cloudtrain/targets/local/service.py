@@ -400,6 +400,7 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
     """Write `launch.json` in one atomic step. With `again`, return False if the file already has this content. If the
     folder of a run was removed, the name stays taken as long as a process of that run lives."""
     is_in_use = not os.path.lexists(folder.launch) and is_folder_in_use(folder.path)
+    is_in_use = is_in_use and not os.path.lexists(folder.launch)  # another submitter of the run may have been faster
     make_private_folder(folder.path)
     is_written = not is_in_use and write_once(folder.launch, content)
     if is_in_use or not (is_written or (again and Path(folder.launch).read_bytes() == content)):
