@@ -247,14 +247,19 @@ class NameTaken(TargetError):
 
 def did_you_mean(word: str, words: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return a hint with the nearest known word, or with all known words if none is near; None if no word is known.
-    `likeness`, from 0 to 1, says how alike two near words are."""
+    `likeness`, from 0 to 1, says how alike two near words are. `epoch` and `lr` are near `num_epochs` and
+    `learning_rate`, if no other word holds them or has these initials."""
     options = sorted(set(words))
     if not options:
         return None
     folded = {option.casefold(): option for option in reversed(options)}
     from difflib import get_close_matches  # importing it costs start-up time
 
-    near = get_close_matches(word.casefold(), folded, n=1, cutoff=likeness)
-    if near:
+    word = word.casefold()
+    near = get_close_matches(word, folded, n=1, cutoff=likeness)
+    if not near and len(word) > 1:
+        initials = {option: "".join(part[:1] for part in re.split("[-_.]", option)) for option in folded}
+        near = [option for option in folded if word == initials[option] or (len(word) > 2 and word in option)]
+    if len(near) == 1:
         return f"did you mean `{folded[near[0]]}`?"
     return "use one of " + ", ".join(f"`{option}`" for option in options)

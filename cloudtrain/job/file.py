@@ -398,7 +398,7 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
         field, equals, values = text.partition("=")
         name = field.strip().removeprefix(_FIELD)
         if not equals or not field.strip().startswith(_FIELD) or not name or not values:
-            hint = "write `--each hyperparameters.seed=1,2,3`"
+            hint = f"write `--each {_FIELD}{name if name.isidentifier() else 'seed'}={values or '1,2,3'}`"
             raise UsageError(f"`--each {text}` is not a hyperparameter with values", hint=hint, code="CT902")
         if name in search:
             hint = f"write all values in one option: `--each {_FIELD}{name}=1,2,3`"

@@ -417,8 +417,8 @@ _RICH: dict[Style, str] = {
 
 
 def to_text(document: Document, *, width: int | None = 80, color: bool = False, fold: bool = False) -> str:
-    """Return the document as text that ends with a newline. `color` adds terminal colours. `fold` breaks a path that is
-    wider than the terminal after a `/`; elsewhere, whoever searches the text finds it whole."""
+    """Return the document as text that ends with a newline. `color` adds terminal colours. `fold` breaks a path or
+    list that is wider than the terminal after a `/` or `,`; elsewhere, whoever searches the text finds it whole."""
     lines = layout(document, width)
     if fold and width is not None:
         lines = [part for line in lines for part in _folded(line, width)]
@@ -428,14 +428,16 @@ def to_text(document: Document, *, width: int | None = 80, color: bool = False, 
 
 
 def _folded(line: Line, width: int) -> Iterator[Line]:
-    """Yield a line in parts that fit, if the path at its end is too long. Each part stands below the first one. What a
-    reader types stays whole."""
+    """Yield a line in parts that fit, if the path or list at its end is too long. Each part stands below the first one.
+    What a reader types stays whole."""
     *before, last = line or [Span("")]
     lead = last.text[: len(last.text) - len(last.text.lstrip())]
     indent = sum(width_of(span.text) for span in before) + len(lead)
     parts = [lead]
     is_typed = "`" in last.text or (before and before[-1] in _PROMPTS)
-    for piece in [last.text[len(lead) :]] if is_typed else re.findall(r"[^/]*/+|[^/]+", last.text[len(lead) :]):
+    room = max(width - indent, 20)  # a name can be longer than a line
+    piece_of = rf"[^/,]{{0,{room - 1}}}[/,]+|[^/,]{{1,{room}}}"
+    for piece in [last.text[len(lead) :]] if is_typed else re.findall(piece_of, last.text[len(lead) :]):
         if parts[-1].strip() and indent + width_of((parts[-1] + piece).strip()) > width:
             parts.append("")
         parts[-1] += piece

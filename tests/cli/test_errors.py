@@ -184,6 +184,17 @@ def test_a_misspelt_option_of_a_bundled_script_is_an_error(cli: Cli, target: str
     assert "did you mean `learning_rate`?" in result.out + result.err
 
 
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [("lr", "did you mean `learning_rate`?"), ("batch", "did you mean `global_batch`?"), ("rate", "did you mean `learning_rate`?"),
+     ("every", "use one of `accumulate`"), ("e", "use one of `accumulate`")],
+)  # fmt: skip
+def test_a_short_word_leads_to_the_option_that_holds_it(cli: Cli, typed: str, hint: str) -> None:
+    """Other scripts say `lr` or `batch`. If several options hold the word, all are listed."""
+    job = str(Path(__file__).parents[2] / "training_scripts/digits_ddp/job.yaml")
+    assert hint in cli("plan", job, "--set", f"hyperparameters.{typed}=1").out
+
+
 def test_the_commands_of_other_tools_lead_to_ours() -> None:
     """Each word is offered a command that exists, and none hides one of ours."""
     from cloudtrain.cli.app import COMMANDS, commands_elsewhere

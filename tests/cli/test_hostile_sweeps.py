@@ -93,6 +93,7 @@ def test_a_hyperparameter_is_given_values_once(cli: Cli, written: Any) -> None:
     result = cli("plan", "job.yaml", *each, "--each", "hyperparameters.seed=3")
     assert (result.code, result.out) == (2, "")
     assert "`--each hyperparameters.seed=1,2,3`" in result.err
+    assert "`--each hyperparameters.lr=1,2`" in cli("plan", "job.yaml", "--each", "lr=1,2").err
     result = cli("plan", "job.yaml", "--each", f"hyperparameters.seed={','.join(map(str, range(20_000)))}")
     assert (result.code, "a sweep has at most 10,000 trials" in " ".join(result.err.split())) == (2, True)
 

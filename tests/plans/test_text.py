@@ -81,6 +81,15 @@ def test_a_path_that_is_too_long_is_broken_after_a_slash() -> None:
     assert to_text(typed, width=60, fold=True) == to_text(typed, width=60)
 
 
+def test_a_long_value_never_reaches_the_first_column() -> None:
+    """A list is broken after a comma; a name that is longer than a line is broken at its end."""
+    value = '{"hosts":["algo-1","algo-2"],"instance_type":"ml.p4d.24xlarge","digest":"' + 64 * "ab" + '"}'
+    lines = to_text(Document([Pairs([("groups", value)])]), width=40, fold=True).splitlines()
+    assert lines[0].endswith('"algo-2"],')
+    assert "".join(line[10:] for line in lines) == value
+    assert all(len(line) <= 40 and line.startswith(10 * " ") for line in lines[1:])
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, None])
 def test_colour_changes_no_word(width: int | None) -> None:
     """Without its escape sequences, coloured text is the plain text."""
