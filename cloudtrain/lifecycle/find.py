@@ -19,7 +19,6 @@ from cloudtrain.lifecycle.run import ChainedRun, Run
 from cloudtrain.lifecycle.schema import open_store, read_store
 from cloudtrain.lifecycle.store import NEWEST, RunRecord, Store
 from cloudtrain.plans.document import Cell, Document, Table, to_text
-from cloudtrain.plans.html import to_html
 from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, ListedRun, RunRef, RunState
 from cloudtrain.plans.status import duration_of, news_text, state_cell
 from cloudtrain.system.plugins import target_names
@@ -138,6 +137,8 @@ class Runs(list[Run]):
         return to_text(self.document(), width=None).rstrip("\n") if self else "[]"
 
     def _repr_html_(self) -> str:
+        from cloudtrain.plans.html import to_html
+
         return to_html(self.document())
 
 

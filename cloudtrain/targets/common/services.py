@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from threading import Thread
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
 from cloudtrain.job.model import value_text
-from cloudtrain.job.sweep import Objective
 from cloudtrain.plans.states import LogLine, RunRef, RunStatus, Trial, best_of
 from cloudtrain.targets.contract import Tuner
+
+if TYPE_CHECKING:
+    from cloudtrain.job.sweep import Objective
 
 T = TypeVar("T")
 

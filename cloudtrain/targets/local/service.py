@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.code.unpack import unpack
 from cloudtrain.errors import CloudtrainError, NameTaken, RunNotFound, TargetError, TargetUnreachable, UsageError
 from cloudtrain.plans.plan import Plan, Upload
 from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunState, RunStatus
@@ -201,6 +200,7 @@ class LocalService(Service):
         return is_new
 
     def _build(self, spec: LaunchSpecification) -> None:
+        from cloudtrain.code.unpack import unpack
         from cloudtrain.runtime.install import build
 
         code, environment = spec.code, spec.environment
