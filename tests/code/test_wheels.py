@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import email
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
@@ -189,11 +190,13 @@ BACKEND = {"uv": "uv_build", "hatchling": "hatchling", "setuptools": "setuptools
 
 
 def is_installed(module: str) -> bool:
-    """Whether this Python has a build backend."""
+    """Whether this Python has a build backend. Older versions of setuptools, such as that of a new environment of Python
+    3.10, need another package for wheels."""
     try:
-        return importlib.util.find_spec(module) is not None
+        found = importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+    return found and (module != "setuptools" or Version(importlib.metadata.version(module)) >= Version("70.1"))
 
 
 FIRST = ("uv", "hatchling", "setuptools", "flit", "poetry")

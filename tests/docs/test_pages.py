@@ -30,6 +30,8 @@ finally:
 README = (ROOT / "README.md").read_text("utf-8")
 SLOW = {"spot.md"}
 """Pages on which something trains."""
+TORCH = {"your-script.md"}
+"""Pages with a plan of torch processes for this machine."""
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,8 @@ SLOW = {"spot.md"}
 )
 def test_commands_print_what_a_page_shows(name: str) -> None:
     """Each command of the page, one after another, in a new folder with the page's files."""
+    if name in TORCH:
+        pytest.importorskip("torch")
     text = (ROOT / "docs" / name).read_text("utf-8")
     assert "$ " in text
     assert pages.page(text) == text
