@@ -25,8 +25,17 @@ TILES = (
 WISHES = (
     ("see it work", "five-minutes.md", "Train a real model here, without an account."),
     ("run my own script", "your-script.md", "Ranks, packages, data and outputs."),
+    ("fine-tune a language model", "training_scripts/llm_finetune/index.md", "All weights, LoRA or QLoRA, on several GPUs."),
+    ("run on AWS", "first-run-on-aws.md", "From nothing to one small job on SageMaker."),
+    ("run on Azure", "first-run-on-azure.md", "From nothing to one small job on Azure ML."),
+    ("run on Slurm", "first-run-on-slurm.md", "Your cluster, or one that you start on a laptop."),
     ("know where my files go", "where-files-go.md", "One table for four targets."),
     ("know what it costs", "cost.md", "Before, during and after a run."),
+    ("follow or stop a run", "following.md", "Logs, a graceful stop, downloads."),
+    ("use spot capacity", "spot.md", "Save, resume, and rehearse the interruption."),
+    ("work in a notebook", "in-a-notebook.md", "Every command is a function."),
+    ("set up an account", "settings.md", "Everything that cloudtrain.toml can hold."),
+    ("choose a tool", "which-tool.md", "What others do better, and what this does."),
     ("switch from another tool", "coming-from.md", "torchrun, accelerate, sbatch, the SDKs."),
     ("find out what is wrong", "troubleshooting.md", "Symptoms, and a command for each."),
 )

@@ -187,4 +187,5 @@ def test_the_landing_page_has_the_plans_of_its_job(monkeypatch: pytest.MonkeyPat
     assert "at most $50.50 at list prices" in text
     assert str(ROOT) not in text
     for link in re.findall(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)", text):
-        assert (ROOT / "docs" / link).is_file() or (ROOT / link).is_file(), link
+        page = link.replace("index.md", "README.md")
+        assert (ROOT / "docs" / page).is_file() or (ROOT / page).is_file(), link
