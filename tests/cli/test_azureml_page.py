@@ -107,7 +107,9 @@ def test_commands_work_with_a_workspace(cli: Cli, monkeypatch: pytest.MonkeyPatc
         for name, value in {**fake.environ, **defaults, "AZURE_DEFAULTS_WORKSPACE": "vision"}.items():
             monkeypatch.setenv(name, value)
         for shown_line in account_commands():
-            line = shown_line.replace("/JOB", f"/{next(iter(fake.jobs.by_name), '')}").replace("SUBSCRIPTION", SUBSCRIPTION)
+            line = shown_line.replace("/JOB", f"/{next(iter(fake.jobs.by_name), '')}").replace(
+                "SUBSCRIPTION", SUBSCRIPTION
+            )
             arguments = shlex.split(line, comments=True)[1:]
             result = cli(*arguments, *(["--to", str(tmp_path)] if arguments[0] == "download" else []))
             assert result.code == 0, f"{line}: {result.err}"

@@ -123,14 +123,24 @@ def test_every_setting_is_described() -> None:
         assert set(named) == target.settings.model_fields.keys() - {"type"}
 
 
-def test_no_command_is_wider_than_the_page() -> None:
-    """A comment beside a command would be cut off."""
+def test_no_line_is_wider_than_a_block() -> None:
+    """Code and commands stand whole on a page; what a program prints may be wider."""
     for file in width.documents():
         assert [*width.wide_lines(file.read_text("utf-8"), file)] == []
-    long = f"cloudtrain plan job.yaml{' ' * 40}# what a long comment says"
-    for language, found in (("", 1), ("sh", 1), ("console", 0), ("python", 0)):
+    long = "cloudtrain plan job.yaml " + "x" * 70
+    for language, found in (("", 1), ("sh", 1), ("python", 1), ("yaml", 1), ("console", 0), ("text", 0), ("json", 0)):
         assert len([*width.wide_lines(f"```{language}\n{long}\n```\n", Path("a.md"))]) == found
-    assert len([*width.wide_lines(f"```yaml\na: 1\n```\n\n```console\n$ {long}\n```\n", Path("a.md"))]) == 1
+    for command in (f"$ {long}\n{long}", f"$ a \\\n{long}\n{long}"):
+        assert len([*width.wide_lines(f"```yaml\na: 1\n```\n\n```console\n{command}\n```\n", Path("a.md"))]) == 1
+
+
+def test_wide_outputs_are_marked() -> None:
+    """The style sheet makes the letters of blocks smaller whose text, without its tags, is wider than 82 columns."""
+    for columns, marked in ((82, False), (83, True)):
+        page = f'<p>a</p><div class="highlight"><pre><code><a id="x"></a>{"&lt;" * columns}\n</code></pre></div>'
+        assert ('class="wide highlight"' in width.on_page_content(page)) == marked
+    assert width.on_page_content("<code>--ignore</code>") == '<code class="short">--ignore</code>'
+    assert width.on_page_content(f"<code>{'x' * 21}</code>") == f"<code>{'x' * 21}</code>"
 
 
 def commands() -> list[str]:
