@@ -27,27 +27,7 @@ QUOTES = "adding-a-target.md"
 """Shows the files of a package as they are."""
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-MEASURE = """<body><script>
-(async () => {
-  const found = []
-  for (const page of PAGES) for (const width of [1440, 390]) {
-    const frame = document.createElement('iframe')
-    frame.style.cssText = `width: ${width}px; height: 900px`
-    frame.src = page
-    await new Promise(done => { frame.onload = done; document.body.append(frame) })
-    const inside = frame.contentDocument
-    inside.head.insertAdjacentHTML('beforeend', '<style>.tabbed-block { display: block !important }</style>')
-    await new Promise(done => setTimeout(done, 200))
-    const tables = width > 390 ? ', .md-typeset__scrollwrap' : ''
-    for (const box of inside.querySelectorAll('html, article img, article pre, pre > code' + tables))
-      if (box.scrollWidth > box.clientWidth + 1)
-        found.push(`${page}, ${width} pixels: ${box.tagName} is ${box.scrollWidth - box.clientWidth} too wide: `
-                   + box.textContent.trim().slice(0, 60).replace(/\\s+/g, ' '))
-    frame.remove()
-  }
-  document.body.textContent = JSON.stringify(found)
-})()
-</script>"""
+MEASURE = (ROOT / "tools" / "width.html").read_text("utf-8")
 
 
 class Wide(NamedTuple):
@@ -78,7 +58,7 @@ def wide_lines(page: str, file: Path) -> Iterator[Wide]:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Mark for the site's style sheet what is wider than a block, and words of code; mkdocs calls this for each page."""
+    """Mark what is wider than a block, and words of code, for the style sheet; mkdocs calls this for each page."""
 
     def marked(block: re.Match[str]) -> str:
         widest = max(map(len, html.unescape(re.sub(r"<[^>]*>", "", block[0])).splitlines()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -141,6 +142,17 @@ def test_wide_outputs_are_marked() -> None:
         assert ('class="wide highlight"' in width.on_page_content(page)) == marked
     assert width.on_page_content("<code>--ignore</code>") == '<code class="short">--ignore</code>'
     assert width.on_page_content(f"<code>{'x' * 21}</code>") == f"<code>{'x' * 21}</code>"
+
+
+@pytest.mark.slow
+def test_what_a_browser_cuts_off_is_found(tmp_path: Path) -> None:
+    """A line that does not wrap, on a phone; it is the only one of the two pages."""
+    browser = shutil.which("chromium") or pytest.skip("no Chromium")
+    for name, style in (("cut", "overflow: auto"), ("whole", "white-space: pre-wrap")):
+        page = f'<article><pre style="{style}">{"a word " * 20}</pre></article>'
+        (tmp_path / f"{name}.html").write_text(f"<!doctype html><head></head><body>{page}</body>")
+    (found,) = width.cut_off(tmp_path, browser)
+    assert "cut.html, 390 pixels: PRE is " in found
 
 
 def commands() -> list[str]:
