@@ -107,10 +107,11 @@ bench: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python tools/docs.py
 
-# Any warning is an error: a link or an anchor that leads nowhere, a page that no menu has. Notebooks have the outputs of
-# their last execution: python -m pytest -m notebook.
+# Any warning is an error: a link or an anchor that leads nowhere, a page that no menu has; and so is a block that is cut
+# off, if Chromium is there to see it. Notebooks have the outputs of their last execution: python -m pytest -m notebook.
 site: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python tools/width.py build/site
 	@echo "build/site/index.html"
 
 clean:

@@ -14,6 +14,13 @@ from pages import first_plans
 
 ROOT = Path(__file__).parent.parent
 
+REHEARSAL = """\
+`cloudtrain rehearse` stops a training in the middle, resumes it from its checkpoint, and compares every loss. So you
+know that a job survives spot capacity before you pay for it.
+
+[Spot, from start to finish](spot.md){ .md-button }
+"""
+
 TILES = (
     ("compared", "Requests are compared with what the SDKs send, field by field.", "tested.md#requests"),
     ("exactly once", "200 random kills on each of three targets: one run each.", "tested.md#exactly-once"),
@@ -25,8 +32,21 @@ TILES = (
 WISHES = (
     ("see it work", "five-minutes.md", "Train a real model here, without an account."),
     ("run my own script", "your-script.md", "Ranks, packages, data and outputs."),
+    (
+        "fine-tune a language model",
+        "training_scripts/llm_finetune/index.md",
+        "All weights, LoRA or QLoRA.",
+    ),
+    ("run on AWS", "first-run-on-aws.md", "From nothing to one small job on SageMaker."),
+    ("run on Azure", "first-run-on-azure.md", "From nothing to one small job on Azure ML."),
+    ("run on Slurm", "first-run-on-slurm.md", "Your cluster, or one on this computer."),
     ("know where my files go", "where-files-go.md", "One table for four targets."),
     ("know what it costs", "cost.md", "Before, during and after a run."),
+    ("follow or stop a run", "following.md", "Logs, a graceful stop, downloads."),
+    ("use spot capacity", "spot.md", "Save, resume, and rehearse the interruption."),
+    ("work in a notebook", "in-a-notebook.md", "Every command is a function."),
+    ("set up an account", "settings.md", "Everything that cloudtrain.toml can hold."),
+    ("choose a tool", "which-tool.md", "What others do better, and what this does."),
     ("switch from another tool", "coming-from.md", "torchrun, accelerate, sbatch, the SDKs."),
     ("find out what is wrong", "troubleshooting.md", "Symptoms, and a command for each."),
 )
@@ -52,6 +72,8 @@ def _lines() -> Iterator[str]:
     for title, plan in first_plans().items():
         shown = "\n".join(f"{label:<13} {text}" for label, text in plan.summary if label not in ("settings",))
         yield f'=== "{title[0].upper()}{title[1:]}"\n\n' + indent(f"```text\n{_elsewhere(shown)}\n```\n", "    ")
+    yield f'<div class="landing" markdown>\n<div markdown>\n\n## An interruption, before it costs money\n\n{REHEARSAL}'
+    yield "\n</div>\n<div markdown>\n\n![The verdict: all values are the same](picture.svg)\n\n</div>\n</div>\n"
     status = re.search(r"^\*\*Status: alpha\.\*\*.*?\n\n", readme, re.MULTILINE | re.DOTALL)
     assert status
     yield f'<div class="status" markdown>\n\n{status[0].replace("](docs/", "](")}</div>\n'

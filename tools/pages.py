@@ -31,6 +31,7 @@ PAGES = (
     "where-files-go.md",
     "first-run-on-aws.md",
     "first-run-on-azure.md",
+    "first-run-on-slurm.md",
     "spot.md",
     "troubleshooting.md",
     "cost.md",

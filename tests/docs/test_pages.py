@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,14 +128,35 @@ def test_every_setting_is_described() -> None:
         assert set(named) == target.settings.model_fields.keys() - {"type"}
 
 
-def test_no_command_is_wider_than_the_page() -> None:
-    """A comment beside a command would be cut off."""
+def test_no_line_is_wider_than_a_block() -> None:
+    """Code and commands stand whole on a page; what a program prints may be wider."""
     for file in width.documents():
         assert [*width.wide_lines(file.read_text("utf-8"), file)] == []
-    long = f"cloudtrain plan job.yaml{' ' * 40}# what a long comment says"
-    for language, found in (("", 1), ("sh", 1), ("console", 0), ("python", 0)):
+    long = "cloudtrain plan job.yaml " + "x" * 70
+    for language, found in (("", 1), ("sh", 1), ("python", 1), ("yaml", 1), ("console", 0), ("text", 0), ("json", 0)):
         assert len([*width.wide_lines(f"```{language}\n{long}\n```\n", Path("a.md"))]) == found
-    assert len([*width.wide_lines(f"```yaml\na: 1\n```\n\n```console\n$ {long}\n```\n", Path("a.md"))]) == 1
+    for command in (f"$ {long}\n{long}", f"$ a \\\n{long}\n{long}"):
+        assert len([*width.wide_lines(f"```yaml\na: 1\n```\n\n```console\n{command}\n```\n", Path("a.md"))]) == 1
+
+
+def test_wide_outputs_are_marked() -> None:
+    """The style sheet makes the letters of blocks smaller whose text, without its tags, is wider than 82 columns."""
+    for columns, marked in ((82, False), (83, True)):
+        page = f'<p>a</p><div class="highlight"><pre><code><a id="x"></a>{"&lt;" * columns}\n</code></pre></div>'
+        assert ('class="wide highlight"' in width.on_page_content(page)) == marked
+    assert width.on_page_content("<code>--ignore</code>") == '<code class="short">--ignore</code>'
+    assert width.on_page_content(f"<code>{'x' * 21}</code>") == f"<code>{'x' * 21}</code>"
+
+
+@pytest.mark.slow
+def test_what_a_browser_cuts_off_is_found(tmp_path: Path) -> None:
+    """A line that does not wrap, on a phone; it is the only one of the two pages."""
+    browser = shutil.which("chromium") or pytest.skip("no Chromium")
+    for name, style in (("cut", "overflow: auto"), ("whole", "white-space: pre-wrap")):
+        page = f'<article><pre style="{style}">{"a word " * 20}</pre></article>'
+        (tmp_path / f"{name}.html").write_text(f"<!doctype html><head></head><body>{page}</body>")
+    (found,) = width.cut_off(tmp_path, browser)
+    assert "cut.html, 390 pixels: PRE is " in found
 
 
 def commands() -> list[str]:
@@ -191,4 +213,5 @@ def test_the_landing_page_has_the_plans_of_its_job(monkeypatch: pytest.MonkeyPat
     assert "at most $50.50 at list prices" in text
     assert str(ROOT) not in text
     for link in re.findall(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)", text):
-        assert (ROOT / "docs" / link).is_file() or (ROOT / link).is_file(), link
+        page = link.replace("index.md", "README.md")
+        assert (ROOT / "docs" / page).is_file() or (ROOT / page).is_file(), link

@@ -20,7 +20,7 @@ SAMPLE = REPOSITORY / "tests" / "sample_target" / "src"
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 
 READERS_OWN = {
-    "azureml": "from typing import Any\nml_client: Any = None\n",
+    "azureml-sdk": "from typing import Any\nml_client: Any = None\n",
     "runtime": "from typing import Any\ntrainer: Any = None\nmodel: Any = None\ndata: Any = None\nmain: Any = None\n",
 }
 """What a page's blocks take from the reader's own program."""

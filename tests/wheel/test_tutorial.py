@@ -77,7 +77,7 @@ def steps(page: str) -> list[Command | File]:
             assert match["name"], f"no name above the block\n{match['text']}"
             found.append(File(match["name"], match["text"]))
             continue
-        for command in re.finditer(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", match["text"], re.MULTILINE):
+        for command in re.finditer(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", match["text"], re.MULTILINE):
             start, end = (match.start("text") + offset for offset in command.span(2))
             found.append(Command(command[1], command[2], start, end))
     return found

@@ -13,7 +13,7 @@ from cloudtrain.targets.sagemaker import target as sagemaker
 from cloudtrain.targets.sagemaker.plan import KINDS
 from cloudtrain.targets.sagemaker.service.tuning import TUNING
 
-PAGE = (Path(__file__).parents[3] / "docs" / "sagemaker.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "sagemaker-permissions.md").read_text("utf-8")
 
 PREFIX = {"service-quotas": "servicequotas"}
 """Name of a client to the name of its service in a policy, where they differ."""
