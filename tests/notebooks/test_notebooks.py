@@ -86,7 +86,9 @@ def test_outputs_are_kept_and_belong_to_the_code(path: Path, tools: Any) -> None
     """Each cell was run once, in order, as it is, without an error or a warning; no place of a machine is shown."""
     notebook = tools.nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert notebook.metadata.get("executed") == tools.sources_hash(notebook), f"make notebooks NOTEBOOKS={path.name[:2]}"
+    assert notebook.metadata.get("executed") == tools.sources_hash(notebook), (
+        f"make notebooks NOTEBOOKS={path.name[:2]}"
+    )
     assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
     assert [cell.id for cell in cells if _speaks(cell.source) and not cell.outputs] == []
     kinds = {output.get("name", output.output_type) for cell in cells for output in cell.outputs}
