@@ -34,12 +34,11 @@ ESCAPE = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 OVERWRITTEN = re.compile(r"^.*\r(?!$)", re.MULTILINE)
 
 
-def execute(path: Path, home: Path, timeout: float, folder: Path = FOLDER, **variables: str) -> Any:
+def execute(path: Path, timeout: float, folder: Path = FOLDER, **variables: str) -> Any:
     """Return the notebook with the outputs of a run from its first cell to its last, in `folder`.
 
-    `home` is an empty folder. An error of a cell is an error here.
+    An error of a cell is an error here.
     """
-    (home / "tmp").mkdir(parents=True)
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
@@ -50,7 +49,11 @@ def execute(path: Path, home: Path, timeout: float, folder: Path = FOLDER, **var
         extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(folder)}},
     )
-    client.execute(env=_environ(home) | variables)
+    # Not in a folder of the caller's: PyTorch's data loaders hang where the path of their sockets has over 107 letters.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as new:
+        home = Path(new).resolve()
+        (home / "tmp").mkdir()
+        client.execute(env=_environ(home) | variables)
     places = {f"{ROOT}/": "~/cloudtrain/", str(home): "~", f"//{os.uname().nodename}/": "//laptop/"}
     return _reduced(notebook, places)
 
@@ -141,9 +144,7 @@ def main(names: list[str]) -> None:
     for path in sorted(FOLDER.glob("*.ipynb")):
         if names and not path.name.startswith(tuple(names)):
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            notebook = execute(path, Path(folder).resolve() / "home", timeout=3600, MPLCONFIGDIR=fonts)
-        nbformat.write(notebook, path)
+        nbformat.write(execute(path, timeout=3600, MPLCONFIGDIR=fonts), path)
         size = path.stat().st_size
         print(f"{path.name}: {size // 1000} kB", flush=True)
         if size > LARGEST:

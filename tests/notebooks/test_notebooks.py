@@ -42,12 +42,10 @@ class Executed(NamedTuple):
     text: str
 
 
-def execute(
-    tools: Any, name: str, home: Path, folder: Path = FOLDER, compare: bool = True, **variables: str
-) -> Executed:
+def execute(tools: Any, name: str, folder: Path = FOLDER, compare: bool = True, **variables: str) -> Executed:
     """Run all cells in `folder`; an error in one is an error here. Outputs that nothing of a run is in are those that
     the notebook is kept with."""
-    notebook = tools.execute(FOLDER / name, home / "home", DEADLINE, folder, **variables)
+    notebook = tools.execute(FOLDER / name, DEADLINE, folder, **variables)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     kept = [cell for cell in tools.nbformat.read(FOLDER / name, as_version=4).cells if cell.cell_type == "code"]
     for cell, before in zip(cells, kept, strict=True):
@@ -118,7 +116,7 @@ HTML(f"<p>{sys.argv[0] and CHECKOUT}/examples</p>")""".replace("CHECKOUT", repr(
     new = tools.nbformat.v4
     cell = new.new_code_cell(source, id="one", metadata={"execution": {"iopub.execute_input": "2026-01-01"}})
     tools.nbformat.write(new.new_notebook(cells=[cell], metadata={"widgets": {}}), tmp_path / "n.ipynb")
-    made = tools.execute(tmp_path / "n.ipynb", tmp_path / "home", DEADLINE, tmp_path)
+    made = tools.execute(tmp_path / "n.ipynb", DEADLINE, tmp_path)
     assert made.cells[0].outputs[0].text == "~/runs local://laptop/run\n100%\n"
     assert made.cells[0].outputs[1].data["text/html"] == "<p>~/cloudtrain/examples</p>"
     assert made.metadata.keys() == {"kernelspec", "language_info", "executed"}
@@ -130,7 +128,7 @@ HTML(f"<p>{sys.argv[0] and CHECKOUT}/examples</p>")""".replace("CHECKOUT", repr(
 @pytest.mark.filterwarnings("default")
 def test_the_first_job_trains_a_model(tools: Any, tmp_path: Path) -> None:
     """Every cell runs; the plan is shown as HTML, the plot is an image, and the model is good."""
-    data, text = execute(tools, "01_first_job.ipynb", tmp_path, folder=tmp_path)
+    data, text = execute(tools, "01_first_job.ipynb", tmp_path)
     assert sum("text/html" in item for item in data) >= 2
     assert any("image/png" in item for item in data)
     assert "did you mean `hyperparameters`?" in text
@@ -141,9 +139,9 @@ def test_the_first_job_trains_a_model(tools: Any, tmp_path: Path) -> None:
 @pytest.mark.notebook
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
-def test_sagemaker_trains_a_model(tools: Any, tmp_path: Path) -> None:
+def test_sagemaker_trains_a_model(tools: Any) -> None:
     """Every cell runs where the notebook stands; two hosts train one model, which is downloaded; the bill is shown."""
-    data, text = execute(tools, "02_sagemaker.ipynb", tmp_path)
+    data, text = execute(tools, "02_sagemaker.ipynb")
     assert sum("text/html" in item for item in data) >= 2
     assert "SM301 error" in text
     assert "processes=2" in text
@@ -158,10 +156,10 @@ def test_sagemaker_trains_a_model(tools: Any, tmp_path: Path) -> None:
 @pytest.mark.notebook
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
-def test_azureml_trains_a_model(tools: Any, tmp_path: Path) -> None:
+def test_azureml_trains_a_model(tools: Any) -> None:
     """Every cell runs where the notebook stands; two machines train one model; the three types of Microsoft's page are
     judged; the file for az is that of the run."""
-    data, text = execute(tools, "03_azureml.ipynb", tmp_path)
+    data, text = execute(tools, "03_azureml.ipynb")
     assert sum("text/html" in item for item in data) >= 2
     judged = text.partition("Standard_ND96asr_v4")[0]
     assert [judged.count(code) for code in ("AZ203", "AZ204", "AZ206")] == [1, 1, 3]
@@ -187,10 +185,10 @@ FIRST, *OTHERS = PLANS
 @pytest.mark.notebook  # the first is also the one of CI: without the mark `torch`, of which CI takes one test in ten
 @pytest.mark.parametrize("name", [FIRST, *(pytest.param(name, marks=pytest.mark.torch) for name in OTHERS)])
 @pytest.mark.filterwarnings("default")
-def test_every_library_is_planned_and_one_trains(name: str, tools: Any, tmp_path: Path) -> None:
+def test_every_library_is_planned_and_one_trains(name: str, tools: Any) -> None:
     """Every cell runs where the notebook stands, without an account. Plans are shown as HTML; the training's curve is an
     image, and its model is good."""
-    data, text = execute(tools, f"{name}.ipynb", tmp_path)
+    data, text = execute(tools, f"{name}.ipynb")
     assert sum("text/html" in item for item in data) >= 1
     shown = text + "".join(item.get("text/plain", "") for item in data)
     assert [word for word in PLANS[name].split() if word not in shown] == []
@@ -205,7 +203,7 @@ def test_parallelism_is_measured_and_drawn(tools: Any, tmp_path: Path) -> None:
     """Every cell runs, in small: ten pictures, two plans; losses and gradients are those of one process, whatever the
     method; one server sends more than a ring; bubbles are shares of the time; an interruption changes nothing."""
     small = {"CLOUDTRAIN_NOTEBOOK_SMALL": "1"}
-    data, text = execute(tools, "04_parallelism.ipynb", tmp_path, folder=tmp_path, compare=False, **small)
+    data, text = execute(tools, "04_parallelism.ipynb", tmp_path, compare=False, **small)
     assert sum("image/png" in item for item in data) == 10
     assert sum("text/html" in item for item in data) == 2
     differences = [float(found) for found in re.findall(r"largest difference of a loss (\S+)", text)]
