@@ -7,6 +7,7 @@
 #   make gpu     measure the training scripts on this machine's GPU, with GPU_PYTHON's PyTorch
 #   make docs    write the generated documents
 #   make site    build the documents as a site, in build/site
+#   make notebooks  execute the notebooks, and keep them with their outputs
 
 # The first interpreter that really starts and is new enough; an inactive pyenv shim is not.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
@@ -25,7 +26,7 @@ WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); ec
 # All property tests and random choices with this commit's seed, which the line that make prints has.
 MOVING := --hypothesis-seed $(SEED)
 
-.PHONY: gpu demo test test-all test-rest test-core test-part test-parity test-pythons test-scripts test-torch fuzz histories seed check bench docs site clean
+.PHONY: gpu notebooks demo test test-all test-rest test-core test-part test-parity test-pythons test-scripts test-torch fuzz histories seed check bench docs site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/cloudtrain submit training_scripts/digits_ddp/job.yaml --processes-per-instance 2
@@ -107,8 +108,12 @@ bench: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python tools/docs.py
 
+# After a change of a cell: NOTEBOOKS="01 04" executes these two. The fourth measures, and wants an idle machine.
+notebooks: $(VENV)/.dev
+	$(BIN)/python tools/notebooks.py $(NOTEBOOKS)
+
 # Any warning is an error: a link or an anchor that leads nowhere, a page that no menu has; and so is a block that is cut
-# off, if Chromium is there to see it. Notebooks have the outputs of their last execution: python -m pytest -m notebook.
+# off, if Chromium is there to see it.
 site: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python tools/width.py build/site

@@ -11,8 +11,7 @@ import json
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,8 @@ ROOT = Path(__file__).parent.parent
 
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
-EXECUTED = ROOT / "build" / "notebooks"
-"""Where the tests write executed notebooks: `python -m pytest -m notebook`."""
-
-PLACES = re.compile(
-    rf"(?:{re.escape(str(ROOT))}/|{re.escape(tempfile.gettempdir())}/(?:pytest-of-[^/]+/pytest-\d+/[^/]+/)?)"
-)
-COLOUR = re.compile(r"\x1b\[[\d;]*m")
+COLUMNS = re.compile(r"\S {2,}\S+ {2,}\S")
+"""A line of a table, which must not wrap."""
 
 SHIM, OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js"
 
@@ -105,54 +99,27 @@ def _source(place: str) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
-def notebook_page(file: Path, executed: Path = EXECUTED) -> str:
-    """Return a notebook as a page: its texts, its code, and the outputs of the tests' last execution."""
-    cells = _cells(file)
-    if (executed / file.name).is_file():
-        found = _cells(executed / file.name)
-        if [cell["source"] for cell in found] == [cell["source"] for cell in cells]:
-            cells = found
+def notebook_page(file: Path) -> str:
+    """Return a notebook as a page: its texts, its code, and the outputs that `make notebooks` wrote."""
     parts: list[str] = []
-    for cell in cells:
-        parts.append(cell["source"] if cell["cell_type"] == "markdown" else f"```python\n{cell['source']}\n```")
-        parts.extend(_output(output) for output in _joined(cell.get("outputs", ())))
+    for cell in json.loads(file.read_text("utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts.extend(map(_output, cell.get("outputs", ())))
     return "\n\n".join(parts) + "\n"
 
 
-def _cells(file: Path) -> list[dict[str, Any]]:
-    cells = json.loads(file.read_text("utf-8"))["cells"]
-    return [{**cell, "source": "".join(cell["source"])} for cell in cells]
-
-
-def _joined(outputs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Join consecutive printed outputs into one."""
-    printed: list[str] = []
-    for output in outputs:
-        if "text" in output:
-            printed += output["text"]
-            continue
-        if printed:
-            yield {"text": printed}
-            printed = []
-        yield output
-    if printed:
-        yield {"text": printed}
-
-
 def _output(output: dict[str, Any]) -> str:
-    """Return the richest form of one output. Folders of this machine become `~`."""
+    """Return the richest form of one output."""
     data = output.get("data", {})
     if "image/png" in data:
         return f'<img alt="the plot" src="data:image/png;base64,{"".join(data["image/png"].split())}">'
     if "text/html" in data:
         page = "\n".join(line for line in "".join(data["text/html"]).splitlines() if line.strip())
-        return f'<div class="notebook-output">\n{_elsewhere(page)}\n</div>'
+        return f'<div class="notebook-output">\n{page}\n</div>'
     text = "".join(output.get("text") or data.get("text/plain") or [])
-    return f"```text\n{_elsewhere(COLOUR.sub('', text)).rstrip()}\n```"
-
-
-def _elsewhere(text: str) -> str:
-    return PLACES.sub("~/", text)
+    kind = ".printed .columns" if len(COLUMNS.findall(text)) > 1 else ".printed"
+    return f"```{{.text {kind}}}\n{text.rstrip()}\n```"
 
 
 def _made_of_code() -> dict[str, str]:

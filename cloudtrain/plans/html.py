@@ -30,8 +30,8 @@ _STYLE = f"<style>\n{Path(__file__).with_name('notebook.css').read_text('utf-8')
 overrides these rules, and those of a site made with Material for MkDocs. Colours are those of the JupyterLab or VS Code
 theme, if there is one."""
 
-_LEFT = ' style="text-align:left"'
-"""The style of each cell. JupyterLab removes `_STYLE` from a notebook that you have not run yourself."""
+_LEFT = ' align="left" style="text-align:left"'
+"""Of each cell: JupyterLab removes `_STYLE` from a notebook that you have not run, and GitHub all styles."""
 
 
 def to_html(document: Document) -> str:
@@ -81,9 +81,8 @@ def _pre(lines: Sequence[str]) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    if isinstance(cell, str):
-        return _inline(cell)
-    return f'<span class="ct-{cell.style}">{_inline(cell.text)}</span>' if cell.style else _inline(cell.text)
+    text = _inline(cell if isinstance(cell, str) else cell.text).replace("\n", "<br/>")
+    return text if isinstance(cell, str) or not cell.style else f'<span class="ct-{cell.style}">{text}</span>'
 
 
 def _inline(text: str) -> str:

@@ -40,29 +40,26 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_notebooks_are_shown_with_their_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they were executed last; a notebook that was changed since then is shown without."""
+    """Each cell's code, then what the notebook in git has of it: printed text, tables, pictures."""
     pytest.importorskip("mkdocs", reason="pip install 'cloudtrain[docs]'")
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     from site_hooks import notebook_page
 
-    def written(folder: str, source: str, *outputs: dict[str, object]) -> Path:
-        cell = {"cell_type": "code", "source": [source], "outputs": outputs}
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "n.ipynb").write_text(json.dumps({"cells": [cell]}))
-        return tmp_path / folder / "n.ipynb"
-
-    shown = [
-        {"text": ["\x1b[1mbold\x1b[0m\n"]},
-        {"text": ["and more\n"]},
-        {"data": {"text/html": "<b>plan</b>\n\n<i>x</i>", "text/plain": "plan"}},
+    outputs = [
+        {"text": ["bold\n", "and more\n"]},
+        {"data": {"text/html": ["<b>plan</b>\n", "\n", "<i>x</i>"], "text/plain": ["plan"]}},
         {"data": {"image/png": "QUJD\n", "text/plain": "<Figure>"}},
-        {"data": {"text/plain": f"'{ROOT}/a'"}},
+        {"data": {"text/plain": ["'a'"]}},
+        {"text": ["name   ms  MB\n", "ring  1.5   2\n", "DDP   1.2   2\n"]},
     ]
-    executed = written("executed", "plan", *shown).parent
-    page = notebook_page(written("git", "plan"), executed)
-    assert "```python\nplan\n```" in page
-    assert "```text\nbold\nand more\n```" in page
+    cells = [
+        {"cell_type": "markdown", "source": ["# A\n", "text"]},
+        {"cell_type": "code", "source": ["plan"], "outputs": outputs},
+    ]
+    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": cells}))
+    page = notebook_page(tmp_path / "n.ipynb")
+    assert page.startswith("# A\ntext\n\n```python\nplan\n```\n\n```{.text .printed}\nbold\nand more\n```\n\n")
     assert '<div class="notebook-output">\n<b>plan</b>\n<i>x</i>\n</div>' in page
     assert 'src="data:image/png;base64,QUJD"' in page
-    assert "```text\n'~/a'\n```" in page
-    assert notebook_page(written("git", "other"), executed) == "```python\nother\n```\n"
+    assert "```{.text .printed}\n'a'\n```" in page
+    assert page.endswith("```{.text .printed .columns}\nname   ms  MB\nring  1.5   2\nDDP   1.2   2\n```\n")

@@ -1,7 +1,8 @@
-"""The notebooks run from top to bottom, on this machine and against fake clouds, and are kept without outputs."""
+"""The notebooks run from top to bottom, on this machine and against fake clouds, and show what they print there."""
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from pathlib import Path
@@ -13,54 +14,121 @@ from tests.deadlines import DEADLINE
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-EXECUTED = FOLDER.parent / "build" / "notebooks"
-"""Where the site (`make site`) finds them with their outputs."""
+
+PLACE = re.compile(r"(?<![\w.~}-])/(?:home|root|Users|tmp|var|private|work|usr/local)/\w|(?:127\.0\.0\.1|localhost):\d")
+"""Folders of a machine, and ports that change."""
+
+VARYING = re.compile(r"(?<=\()\d+ CPUs?, [^)]*(?=\))|\b[0-9a-f]*\d[0-9a-f]*\b")
+"""What a machine has, hashes and figures."""
+
+OF_A_RUN = re.compile(r"\b(?:run|status)\b")
+"""A cell whose outputs depend on the moment."""
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """tools/notebooks.py."""
+    pytest.importorskip("nbclient", reason="notebooks are executed with the [dev] extra only")
+    monkeypatch.syspath_prepend(str(FOLDER.parent / "tools"))
+    import notebooks
+
+    return notebooks
 
 
 class Executed(NamedTuple):
-    """What the cells of a notebook left: the richer outputs by type, and everything printed, without its colours."""
+    """What the cells of a notebook left: the richer outputs by type, and everything printed."""
 
     data: list[dict[str, Any]]
     text: str
 
 
-def execute(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Executed:
-    """Run all cells in `folder`; an error in one is an error here."""
-    import nbformat
-    from nbclient import NotebookClient
+def execute(tools: Any, name: str, folder: Path = FOLDER, compare: bool = True, **variables: str) -> Executed:
+    """Run all cells in `folder`; an error in one is an error here. Outputs that nothing of a run is in are those that
+    the notebook is kept with."""
+    notebook = tools.execute(FOLDER / name, DEADLINE, folder, **variables)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    kept = [cell for cell in tools.nbformat.read(FOLDER / name, as_version=4).cells if cell.cell_type == "code"]
+    for cell, before in zip(cells, kept, strict=True):
+        if compare and not OF_A_RUN.search(cell.source):
+            assert _comparable(cell) == _comparable(before), "make notebooks"
+    outputs = [output for cell in cells for output in cell.outputs]
+    return Executed(
+        [output.get("data", {}) for output in outputs], "".join(output.get("text", "") for output in outputs)
+    )
 
-    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    notebook = nbformat.read(FOLDER / name, as_version=4)
-    NotebookClient(
-        notebook,
-        timeout=DEADLINE,
-        startup_timeout=DEADLINE,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
-    ).execute()
-    EXECUTED.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook, EXECUTED / name)
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    text = "".join(output.get("text", "") for output in outputs)
-    return Executed([output.get("data", {}) for output in outputs], re.sub(r"\x1b\[[\d;]*m", "", text))
+
+def _comparable(cell: Any) -> list[Any]:
+    """What a cell shows on each machine."""
+    texts = [output.get("data") or {"text/plain": output.text} for output in cell.outputs]
+    return [{kind: VARYING.sub("?", text) for kind, text in by_kind.items()} for by_kind in texts]
+
+
+def _speaks(source: str) -> bool:
+    """Whether a cell must have outputs: it prints, draws, or ends with a value."""
+    lines = source.splitlines()
+    body = ast.parse("\n".join(line for line in lines if not line.startswith("!"))).body
+    calls = [
+        node
+        for part in body
+        if not isinstance(part, ast.FunctionDef)
+        for node in ast.walk(part)
+        if isinstance(node, ast.Call)
+    ]
+    names = {call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "") for call in calls}
+    ends = bool(body) and isinstance(body[-1], ast.Expr)
+    return any(line.startswith("!") for line in lines) or ends or bool(names & {"print", "display", "show"})
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_outputs_are_stripped(path: Path) -> None:
-    """No outputs and no execution counts in git."""
-    nbformat = pytest.importorskip("nbformat", reason="notebooks are executed with the [dev] extra only")
-    notebook = nbformat.read(path, as_version=4)
+def test_outputs_are_kept_and_belong_to_the_code(path: Path, tools: Any) -> None:
+    """Each cell was run once, in order, as it is, without an error or a warning; no place of a machine is shown."""
+    notebook = tools.nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert cells
-    assert all(not cell.outputs and cell.execution_count is None for cell in cells)
+    assert notebook.metadata.get("executed") == tools.sources_hash(notebook), (
+        f"make notebooks NOTEBOOKS={path.name[:2]}"
+    )
+    assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
+    assert [cell.id for cell in cells if _speaks(cell.source) and not cell.outputs] == []
+    kinds = {output.get("name", output.output_type) for cell in cells for output in cell.outputs}
+    assert kinds <= {"stdout", "display_data", "execute_result"}
+    texts = [
+        text
+        for cell in cells
+        for output in cell.outputs
+        for kind, text in output.get("data", {"": output.get("text")}).items()
+        if kind != "image/png"
+    ]
+    assert [found[0] for text in texts for found in PLACE.finditer(text)] == []
+    assert not any("\r" in text or "\x1b" in text for text in texts)
+    assert path.stat().st_size <= tools.LARGEST == 300_000
+
+
+@pytest.mark.notebook
+@pytest.mark.filterwarnings("default")
+def test_what_belongs_to_a_machine_is_not_kept(tools: Any, tmp_path: Path) -> None:
+    """Of the home, the checkout, the machine's name, colours and a progress bar stays what each machine has."""
+    source = """import os, sys
+from pathlib import Path
+from IPython.display import HTML
+print(Path.home() / "runs", os.uname().nodename and f"local://{os.uname().nodename}/run", flush=True)
+print("10%\\r\\x1b[32m100%\\x1b[0m\\r", flush=True)
+HTML(f"<p>{sys.argv[0] and CHECKOUT}/examples</p>")""".replace("CHECKOUT", repr(str(FOLDER.parent)))
+    new = tools.nbformat.v4
+    cell = new.new_code_cell(source, id="one", metadata={"execution": {"iopub.execute_input": "2026-01-01"}})
+    tools.nbformat.write(new.new_notebook(cells=[cell], metadata={"widgets": {}}), tmp_path / "n.ipynb")
+    made = tools.execute(tmp_path / "n.ipynb", DEADLINE, tmp_path)
+    assert made.cells[0].outputs[0].text == "~/runs local://laptop/run\n100%\n"
+    assert made.cells[0].outputs[1].data["text/html"] == "<p>~/cloudtrain/examples</p>"
+    assert made.metadata.keys() == {"kernelspec", "language_info", "executed"}
+    assert (made.cells[0].id, made.cells[0].metadata) == ("one", {})
 
 
 @pytest.mark.notebook
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
-def test_the_first_job_trains_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_first_job_trains_a_model(tools: Any, tmp_path: Path) -> None:
     """Every cell runs; the plan is shown as HTML, the plot is an image, and the model is good."""
-    data, text = execute("01_first_job.ipynb", tmp_path, monkeypatch)
+    data, text = execute(tools, "01_first_job.ipynb", tmp_path)
     assert sum("text/html" in item for item in data) >= 2
     assert any("image/png" in item for item in data)
     assert "did you mean `hyperparameters`?" in text
@@ -71,9 +139,9 @@ def test_the_first_job_trains_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path:
 @pytest.mark.notebook
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
-def test_sagemaker_trains_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sagemaker_trains_a_model(tools: Any) -> None:
     """Every cell runs where the notebook stands; two hosts train one model, which is downloaded; the bill is shown."""
-    data, text = execute("02_sagemaker.ipynb", FOLDER, monkeypatch)
+    data, text = execute(tools, "02_sagemaker.ipynb")
     assert sum("text/html" in item for item in data) >= 2
     assert "SM301 error" in text
     assert "processes=2" in text
@@ -88,10 +156,10 @@ def test_sagemaker_trains_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.notebook
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
-def test_azureml_trains_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_azureml_trains_a_model(tools: Any) -> None:
     """Every cell runs where the notebook stands; two machines train one model; the three types of Microsoft's page are
     judged; the file for az is that of the run."""
-    data, text = execute("03_azureml.ipynb", FOLDER, monkeypatch)
+    data, text = execute(tools, "03_azureml.ipynb")
     assert sum("text/html" in item for item in data) >= 2
     judged = text.partition("Standard_ND96asr_v4")[0]
     assert [judged.count(code) for code in ("AZ203", "AZ204", "AZ206")] == [1, 1, 3]
@@ -117,11 +185,10 @@ FIRST, *OTHERS = PLANS
 @pytest.mark.notebook  # the first is also the one of CI: without the mark `torch`, of which CI takes one test in ten
 @pytest.mark.parametrize("name", [FIRST, *(pytest.param(name, marks=pytest.mark.torch) for name in OTHERS)])
 @pytest.mark.filterwarnings("default")
-def test_every_library_is_planned_and_one_trains(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_library_is_planned_and_one_trains(name: str, tools: Any) -> None:
     """Every cell runs where the notebook stands, without an account. Plans are shown as HTML; the training's curve is an
     image, and its model is good."""
-    monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", str(tmp_path))
-    data, text = execute(f"{name}.ipynb", FOLDER, monkeypatch)
+    data, text = execute(tools, f"{name}.ipynb")
     assert sum("text/html" in item for item in data) >= 1
     shown = text + "".join(item.get("text/plain", "") for item in data)
     assert [word for word in PLANS[name].split() if word not in shown] == []
@@ -132,11 +199,11 @@ def test_every_library_is_planned_and_one_trains(name: str, monkeypatch: pytest.
 @pytest.mark.notebook
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
-def test_parallelism_is_measured_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_parallelism_is_measured_and_drawn(tools: Any, tmp_path: Path) -> None:
     """Every cell runs, in small: ten pictures, two plans; losses and gradients are those of one process, whatever the
     method; one server sends more than a ring; bubbles are shares of the time; an interruption changes nothing."""
-    monkeypatch.setenv("CLOUDTRAIN_NOTEBOOK_SMALL", "1")
-    data, text = execute("04_parallelism.ipynb", tmp_path, monkeypatch)
+    small = {"CLOUDTRAIN_NOTEBOOK_SMALL": "1"}
+    data, text = execute(tools, "04_parallelism.ipynb", tmp_path, compare=False, **small)
     assert sum("image/png" in item for item in data) == 10
     assert sum("text/html" in item for item in data) == 2
     differences = [float(found) for found in re.findall(r"largest difference of a loss (\S+)", text)]

@@ -95,11 +95,13 @@ def test_long_parts_are_folded() -> None:
 
 
 def test_tables_are_left_aligned_where_styles_are_removed() -> None:
-    """JupyterLab removes `<style>` from a notebook that another user has run, and aligns its tables to the right."""
+    """JupyterLab removes `<style>` from a notebook that another user has run, and aligns its tables to the right. GitHub
+    removes all styles; the lines of a cell stay lines."""
     plan = ct.plan(ct.bundled_job("digits_ddp"), "local")
     cells = [cell for cell in ET.fromstring(plan.to_html()).iter() if cell.tag in ("th", "td")]
     assert cells
-    assert {cell.attrib.get("style") for cell in cells} == {"text-align:left"}
+    assert {(cell.attrib.get("style"), cell.attrib.get("align")) for cell in cells} == {("text-align:left", "left")}
+    assert ">2 files<br/>/a/b</td>" in to_html(Document([Pairs([("code", "2 files\n/a/b")])]))
 
 
 def test_a_mistake_in_a_notebook_is_its_text_alone(
