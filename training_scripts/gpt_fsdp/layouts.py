@@ -461,6 +461,7 @@ def kept_contexts() -> Any:
 
 KEPT = [
     torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,  # with a bias, as Qwen2's
     torch.ops.aten._scaled_mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
