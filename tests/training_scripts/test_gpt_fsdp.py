@@ -280,6 +280,24 @@ def test_selective_recomputation_repeats_no_product(parts: dict[str, Any], famil
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("learns", [True, False])
+def test_logits_exist_for_some_tokens_at_a_time(parts: dict[str, Any], learns: bool) -> None:
+    """In an evaluation, and in training with `--logits_at_once`: the loss of all logits, from at most 8 tokens' each."""
+    import torch
+
+    gpt = parts["gpt"]
+    model = gpt.GPT(gpt.Shape(1, 2, 16, 16, 256, "llama"))
+    model.reset_parameters(1)
+    tokens, seen = torch.arange(32).view(2, 16), []
+    expected = gpt.loss_sum(model(tokens), tokens)
+    model.lm_head.register_forward_hook(lambda _head, _inputs, logits: seen.append(logits.shape[:-1].numel()))
+    with torch.set_grad_enabled(learns):
+        found = model(tokens, following=tokens, at_once=8)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert (max(seen), sum(seen)) == (8, 32)
+
+
+@pytest.mark.torch
 def test_a_thread_that_saves_takes_the_same_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new thread has the first GPU, in each process of a machine."""
     import torch
