@@ -3,9 +3,9 @@
     python bench/gpu.py [--only PART ...] [--json FILE] [--minutes 9]        (make gpu)
     python bench/gpu.py --rehearse                                           the same, tiny, on the CPU
 
-It needs PyTorch and numpy, one GPU, and no network. Each part has its own process and time limit. Parts that do not fit
-into the minutes are skipped and listed. Writes bench-gpu.json and bench-gpu-trace.json (a Chrome trace of two pipeline
-stages). Exit code 1 when an expectation is not met.
+It needs PyTorch and numpy, one GPU, and no network; the part `finetune` also transformers, TRL and peft. Each part has
+its own process and time limit. Parts that do not fit into the minutes are skipped and listed. Writes bench-gpu.json and
+bench-gpu-trace.json (a Chrome trace of two pipeline stages). Exit code 1 when an expectation is not met.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -155,6 +156,7 @@ def judged(machine: Machine, is_met: bool) -> bool | None:
 Part = Callable[[Machine], Iterator[Figure]]
 DIGITS = SCRIPTS / "digits_ddp" / "train.py"
 GPT = SCRIPTS / "gpt_fsdp" / "train.py"
+TUNE = SCRIPTS / "llm_finetune" / "train.py"
 
 
 def digits(machine: Machine) -> Iterator[Figure]:
@@ -228,6 +230,27 @@ def decoder(machine: Machine) -> Iterator[Figure]:
     yield Figure(
         "dry run beside that memory", ratio, "of measured", "0.75 to 1.25", judged(machine, 0.75 <= ratio <= 1.25)
     )
+
+
+def finetune(machine: Machine) -> Iterator[Figure]:
+    """Measure llm_finetune on a random Llama, with all weights and with LoRA."""
+    needed = ("transformers", "trl", "peft", "datasets")
+    if missing := [name for name in needed if find_spec(name) is None]:
+        yield Figure("llm_finetune", float("nan"), "", f"not run: not installed: {', '.join(missing)}")
+        return
+    checked(machine.run("finetune", PROBES, "model", *_size(machine)))
+    size = "--max_length 64" if machine.rehearsed else "--max_length 2048"
+    usual = f"--model_name_or_path model_to_tune {size} --packing --max_steps 20 --logging_steps 2 --eval_rows 8"
+    for name, option in (("all weights", ()), ("LoRA", ("--use_peft",))):
+        out = checked(machine.run("finetune", TUNE, *usual.split(), *option, HF_HUB_OFFLINE="1"))
+        speed = number(r"([\d,]+) tokens/s", out)
+        yield Figure(f"llm_finetune, 0.8 billion, {name}", speed, "tokens/s", "reported")
+        if "MFU" in out:
+            mfu = number(r"MFU ([\d.]+)%", out)
+            yield Figure(f"llm_finetune, {name}, MFU", mfu, "%", "at least 25", judged(machine, mfu >= 25))
+        yield Figure(f"llm_finetune, {name}, peak memory", number(r"([\d,]+) MiB at most", out), "MiB", "reported")
+        shutil.rmtree(machine.folder / "finetune" / "checkpoint", ignore_errors=True)
+        shutil.rmtree(machine.folder / "finetune" / "model", ignore_errors=True)
 
 
 def estimated_mib(*, layers: int, width: int, context: int, vocabulary: int, sequences: int) -> float:
@@ -305,7 +328,7 @@ def shared(machine: Machine) -> Iterator[Figure]:
 
 PARTS: dict[str, Part] = {
     "digits": digits, "stopped": stopped, "shared": shared, "ddp": ddp, "resnet": resnet, "overlap": overlap,
-    "norms": norms, "gpt": gpt, "decoder": decoder,
+    "norms": norms, "gpt": gpt, "decoder": decoder, "finetune": finetune,
 }  # fmt: skip
 
 

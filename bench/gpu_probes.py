@@ -1,6 +1,6 @@
 """The parts of bench/gpu.py that no training script measures by itself: each prints one line of JSON.
 
-python bench/gpu_probes.py ddp|resnet|overlap [--tiny]
+python bench/gpu_probes.py ddp|resnet|overlap|model [--tiny]
 """
 
 from __future__ import annotations
@@ -115,5 +115,23 @@ def overlap() -> dict[str, Any]:
     return {"microbatches": batch // split}
 
 
+def model() -> dict[str, Any]:
+    """Write a random Llama of 0.8 billion weights with a tokenizer, for llm_finetune."""
+    sys.path.insert(0, str(SCRIPTS / "llm_finetune"))
+    from models import make_tiny
+    from prepare import pairs
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = Path("model_to_tune")
+    make_tiny(folder, pairs(), 1)
+    if not TINY:
+        shape = LlamaConfig(
+            vocab_size=32_000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=16, num_attention_heads=16,
+            num_key_value_heads=4, max_position_embeddings=4096,
+        )  # fmt: skip
+        LlamaForCausalLM(shape).to(torch.bfloat16).save_pretrained(folder)
+    return {"bytes": (folder / "model.safetensors").stat().st_size}
+
+
 if __name__ == "__main__":
-    print(json.dumps({"ddp": ddp, "resnet": resnet, "overlap": overlap}[sys.argv[1]]()))
+    print(json.dumps({"ddp": ddp, "resnet": resnet, "overlap": overlap, "model": model}[sys.argv[1]]()))

@@ -250,6 +250,54 @@ def test_a_plan_that_cannot_be_is_refused(parts: dict[str, Any], capsys: pytest.
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "qwen3"])
+def test_selective_recomputation_repeats_no_product(parts: dict[str, Any], family: str) -> None:
+    """Matrix products, with biases or not, and attention are computed once, as without recomputation; with `full` twice."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    large = {"aten::mm", "aten::addmm", "aten::_scaled_dot_product_flash_attention_for_cpu"}
+
+    class Counted(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += function.name().split(".")[0] in large
+            return function(*args, **(kwargs or {}))
+
+    gpt, counts = parts["gpt"], {}
+    for how in ("none", "selective", "full"):
+        model = gpt.GPT(gpt.Shape(2, 4, 32, 16, 256, family))
+        model.reset_parameters(1)
+        parts["layouts"].ease(model, SimpleNamespace(recompute=how, compile=False))
+        tokens = torch.arange(32).view(2, 16)
+        with Counted() as counted:
+            gpt.loss_sum(model(tokens), tokens).backward()
+        counts[how] = counted.count
+    assert counts["none"] == counts["selective"]
+    again = 6 if family == "gpt2" else 7  # all of a layer but its last product, which no gradient needs
+    assert counts["full"] - counts["none"] == 2 * again
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("learns", [True, False])
+def test_logits_exist_for_some_tokens_at_a_time(parts: dict[str, Any], learns: bool) -> None:
+    """In an evaluation, and in training with `--logits_at_once`: the loss of all logits, from at most 8 tokens' each."""
+    import torch
+
+    gpt = parts["gpt"]
+    model = gpt.GPT(gpt.Shape(1, 2, 16, 16, 256, "llama"))
+    model.reset_parameters(1)
+    tokens, seen = torch.arange(32).view(2, 16), []
+    expected = gpt.loss_sum(model(tokens), tokens)
+    model.lm_head.register_forward_hook(lambda _head, _inputs, logits: seen.append(logits.shape[:-1].numel()))
+    with torch.set_grad_enabled(learns):
+        found = model(tokens, following=tokens, at_once=8)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert (max(seen), sum(seen)) == (8, 32)
+
+
+@pytest.mark.torch
 def test_a_thread_that_saves_takes_the_same_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new thread has the first GPU, in each process of a machine."""
     import torch

@@ -134,3 +134,18 @@ def test_after_a_kill_it_goes_on_from_what_was_written_meanwhile(script: Path, a
     assert_same_losses(found, alone, within=SIX_DECIMALS)
     folders = sorted(path.name[7:] for path in (tmp_path / "checkpoint").iterdir())
     assert folders == ["step-14", "step-16"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch's compiler needs one of C++")
+@pytest.mark.parametrize(("layout", "recompute"), [("fsdp", "selective"), ("2d", "none")])
+def test_compiled_layers_learn_the_same(script: Path, tmp_path: Path, layout: str, recompute: str) -> None:
+    """A Llama in two shards or two tensor-parallel processes: losses and gradients of one process without the
+    compiler. It gives wrong gradients, without an error, where a layer's input is still being exchanged."""
+    options = [*SMALL[:6], "--family", "llama", "--kv_heads", "2", "--steps", "3", "--report_every", "1"]
+    alone = run(script, tmp_path / "alone", [sys.executable], *options, "--layout", "ddp")
+    more = ["--compile", "--layout", layout, "--recompute", recompute]
+    found = run(script, tmp_path / "compiled", forks(2), *options, *more)
+    assert (alone.exit_code, found.exit_code) == (0, 0), alone.errors + found.errors
+    assert found.losses == pytest.approx(alone.losses, abs=FIVE_DECIMALS)
+    assert found.norms == pytest.approx(alone.norms, rel=1e-4)

@@ -6,12 +6,15 @@ import importlib.util
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from cloudtrain.runtime.hyperparameters import read_arguments
 from tests.deadlines import DEADLINE
+from tests.training_scripts.test_script_folders import declared_in
 
 BENCH = Path(__file__).parents[2] / "bench" / "gpu.py"
 
@@ -54,7 +57,7 @@ def test_the_memory_estimate_of_gpt2_is_the_sum_of_its_parts() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("parts", [["stopped"], ["ddp", "resnet", "overlap"], ["decoder"]], ids="+".join)
+@pytest.mark.parametrize("parts", [["stopped"], ["ddp", "resnet", "overlap"], ["decoder"], ["gpt"]], ids="+".join)
 def test_parts_come_to_their_figures(parts: list[str], tmp_path: Path) -> None:
     """Rehearsed on the CPU: the table, the JSON and the trace are there, and nothing is NOT MET."""
     command = [sys.executable, str(BENCH), "--rehearse", "--only", *parts]
@@ -64,6 +67,51 @@ def test_parts_come_to_their_figures(parts: list[str], tmp_path: Path) -> None:
     assert result["rehearsed"]
     assert all(figure["name"] in done.stdout for figure in result["figures"])
     assert (tmp_path / "bench-gpu-trace.json").exists() == ("overlap" in parts)
+
+
+PRINTED = """\
+[metrics] step=1 loss=2.5
+[metrics] step=60 loss=2.0
+backend=nccl, test accuracy 0.97, 9,000 images/s
+500,000 tokens/s, 30,000 MiB at most, MFU 40.0% of 990 TFLOP/s (NVIDIA H100), training stood still 0.100 s
+the most at once in a step, with activations     29.5
+"""
+
+
+def test_what_a_gpu_is_asked_for_are_options_of_the_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At full size, which no CPU runs: each option has a name and a value that the script takes, and what a script
+    prints on a GPU becomes figures."""
+    gpu, asked = bench(), []
+    monkeypatch.setattr(gpu, "find_spec", lambda name: object())
+
+    class Machine(gpu.Machine):  # type: ignore[misc, name-defined]
+        def run(self, name: str, script: Path, *arguments: str, **_: object) -> object:
+            if script.name == "train.py":
+                config, at_least = declared_in(script.parent)
+                read_arguments(config, list(arguments), at_least=at_least)
+            asked.append((script.parent.name, *arguments))
+            (self.folder / name).mkdir(exist_ok=True)
+            return gpu.Done(PRINTED, "", 0, 1.0)
+
+    machine = Machine(tmp_path, 9.0, rehearsed=False)
+    figures = {
+        part: list(gpu.PARTS[part](machine)) for part in ("digits", "stopped", "norms", "gpt", "decoder", "finetune")
+    }
+    assert [one.name for found in figures.values() for one in found if one.ok is False] == [
+        "losses that a stop changed"
+    ]
+    assert [round(one.value, 1) for one in figures["decoder"]] == [500_000, 40, 30_000, 1.0]
+    assert len(figures["finetune"]) == 6
+    assert {"gpt_fsdp", "llm_finetune", "digits_ddp", "cifar_ddp", "bench"} == {each[0] for each in asked}
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(find_spec("trl") is not None, reason="TRL is installed; test_llm_finetune.py runs the part with it")
+def test_a_part_without_its_packages_says_so(tmp_path: Path) -> None:
+    """It fails nothing: a machine with a GPU often has no TRL."""
+    command = [sys.executable, str(BENCH), "--rehearse", "--only", "finetune"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert (done.returncode, "not run: not installed: transformers, trl" in done.stdout) == (0, True)
 
 
 @pytest.mark.torch

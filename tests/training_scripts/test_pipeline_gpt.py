@@ -303,16 +303,16 @@ def test_a_text_that_is_not_there_is_an_error(
     parts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A path with a typing error is named; only where nobody gave a text is the demonstration's used, and that said."""
-    pipeline: Any = importlib.import_module("pipeline")
+    data: Any = importlib.import_module("data")
     monkeypatch.chdir(tmp_path)
-    assert pipeline.text_folder() is None
+    assert data.text_folder() is None
     assert capsys.readouterr().err == "cloudtrain: no input `text`: training on the English of Python's own help\n"
     (tmp_path / "data" / "text").mkdir(parents=True)
-    assert pipeline.text_folder() == Path("data", "text")
+    assert data.text_folder() == Path("data", "text")
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("CLOUDTRAIN_INPUT_TEXT", "/data/typo")
     with pytest.raises(SetupError, match="the input `text` was not found: `/data/typo` does not exist"):
-        pipeline.text_folder()
+        data.text_folder()
 
 
 @pytest.mark.torch

@@ -49,7 +49,7 @@ SCRIPTS = (
     Script("pipeline_gpt", "--layers 1 --width 16 --heads 1 --context 16 --steps 2 --report_every 1 --replicas 2", {
         "factor": ("pipeline.py", "flat /= self.place.replicas", "flat /= 1"),
         "missing": ("pipeline.py", "flat /= self.place.replicas", "flat = torch.cat([p.grad.flatten() for p in self.blocks[number]])"),
-        "shard": ("train.py", "starts.chunk(place.shares)[place.share]", "starts.chunk(place.shares)[0]"),
+        "shard": ("data.py", "starts.chunk(shares)[share]", "starts.chunk(shares)[0]"),
     }),
     Script("spleen_segmentation", "--precision fp64 --steps 3 --patch 16,16,8 --channels 4,8 --residual_units 0 "
            "--report_every 1 --pictures 0", {
@@ -128,6 +128,20 @@ COMPARED_FAULTS: dict[str, tuple[Edit, ...]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
+def test_the_comparison_sees_keys_whose_gradients_stay_away(tmp_path: Path) -> None:
+    """With context parallelism, keys and values get gradients from all processes that share a window."""
+    script = check_out("gpt_fsdp", tmp_path / "checkout")
+    gathered = "(differentiable if part.requires_grad else plain)(part.contiguous(), dimension, group)"
+    plant(script, ("layouts.py", gathered, "plain(part.detach().contiguous(), dimension, group)"))
+    small = "--layers 1 --width 32 --heads 4 --context 16 --steps 2 --compare".split()
+    found = run(tmp_path / "run", *forks(2), script, *small, PYTHONPATH=str(script.parents[2]))
+    assert found.exit_code == 0, found.errors
+    rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:16]}
+    assert float(rows["fsdp, context"][3]) > SAME_GRADIENT
+    assert float(rows["fsdp"][3]) < 1e-5
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_comparison_of_all_layouts_sees_a_planted_fault(fault: str, tmp_path: Path) -> None:
     """`gpt_fsdp --compare`: the column of gradients shows the fault in each layout that is data parallel, and none in
@@ -155,7 +169,7 @@ PIPELINED_FAULTS: dict[str, tuple[Edit, ...]] = {
         ),
         ("layouts.py", "\n\ndef whole(tensor", MISSING + "\n\ndef whole(tensor"),
     ),
-    "shard": (("train.py", "starts.chunk(place.shares)[place.share]", "starts.chunk(place.shares)[0]"),),
+    "shard": (("data.py", "starts.chunk(shares)[share]", "starts.chunk(shares)[0]"),),
 }
 
 

@@ -61,6 +61,29 @@ def test_the_job_names_an_instance_type_on_both_clouds(folder: Path) -> None:
         assert (folder / job.environment.requirements).is_file()
 
 
+OF_DECODERS = [
+    file
+    for name in ("gpt_fsdp", "llm_finetune", "pipeline_gpt")
+    for file in sorted((FOLDERS[0].parent / name).glob("*.yaml"))
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("file", OF_DECODERS, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_every_job_of_a_decoder_has_a_plan_on_every_target(file: Path, target: str) -> None:
+    """Without an error or a warning, but for what is not of the job: data that is not there, Slurm's own programs, that a
+    demonstration costs money, and that prepare.py divides the work itself."""
+    only = {"job_huggingface.yaml": {"local", "sagemaker"}, "job_smp.yaml": {"sagemaker"}}
+    if target not in only.get(file.name, TARGETS):
+        pytest.skip("the library or the image is SageMaker's")
+    plan = ct.plan(ct.load_job(file), TARGETS[target])
+    found = {finding.code for finding in plan.findings if finding.level.value in ("error", "warning")}
+    usual = {"local": {"LO101"}, "slurm": {"SL901", "SL902"}}.get(
+        target, {"CT403"} if file.name == "job.yaml" else set()
+    )
+    assert found <= usual | ({"CT521"} if file.name == "prepare.yaml" else set())
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_docstring_holds_the_commands(folder: Path) -> None:
     """One line that says what the script trains, then the exact commands; and a README."""
@@ -114,7 +137,7 @@ def test_no_code_stands_twice() -> None:
     for file in files:
         by_content.setdefault(file.read_bytes(), []).append(f"{file.parent.name}/{file.name}")
     assert [names for names in by_content.values() if len(names) > 1] == []
-    assert {folder.name for folder in SHARING} == {"cifar_deepspeed", "gpt_fsdp", "pipeline_gpt"}
+    assert {folder.name for folder in SHARING} == {"cifar_deepspeed", "gpt_fsdp", "llm_finetune", "pipeline_gpt"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -163,10 +186,16 @@ def test_every_training_keeps_its_gradients_in_the_buckets() -> None:
 
 
 def test_determinism_can_be_switched_wherever_it_is_on() -> None:
-    """It has a price, and who measures speed does not want it; each script asks the runtime, with its option."""
+    """It has a price, and who measures speed does not want it; each script asks the runtime or its library, with its
+    option."""
     root = FOLDERS[0].parent
-    asked = {path.parent.name: path.read_text("utf-8") for path in root.glob("*/train.py")}
-    having = {name for name, text in asked.items() if "runtime.use_determinism(config.deterministic" in text}
-    assert having >= {"cifar_ddp", "digits_ddp", "gpt_fsdp", "pipeline_gpt", "spleen_segmentation", "mnist_horovod"}
-    assert {name for name, text in asked.items() if "    deterministic: bool" in text} == having
-    assert [name for name, text in asked.items() if "torch.use_deterministic_algorithms" in text] == []
+    asks = "runtime.use_determinism(config.deterministic", "if config.deterministic and not has_servers:"
+    texts = {folder.name: (folder / "train.py").read_text("utf-8") for folder in FOLDERS}
+    having = {path.parent.name for path in root.glob("*/*.py") if any(ask in path.read_text("utf-8") for ask in asks)}
+    having.add("pipeline_gpt")  # it begins as gpt_fsdp does
+    usual = {"cifar_ddp", "digits_ddp", "gpt_fsdp", "spleen_segmentation", "mnist_horovod", "mnist_tensorflow"}
+    assert having >= usual
+    assert "group, device = begin(config" in texts["pipeline_gpt"]
+    assert {name for name, text in texts.items() if "    deterministic: bool" in text} == having
+    assert [name for name, text in texts.items() if "torch.use_deterministic_algorithms" in text] == []
+    assert "full_determinism: bool = False" in texts["llm_finetune"]  # its library's word, off as there

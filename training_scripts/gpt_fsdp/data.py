@@ -14,6 +14,7 @@ from the end of another one. The order of windows differs in every epoch. The nu
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +26,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from gpt import NOT_LEARNED
+from gpt import NOT_LEARNED, divided, read_text, starts_at, windows_at
 from torch import Tensor
 
-from cloudtrain.runtime import SetupError
+from cloudtrain.runtime import SetupError, input_dir, notice
 
 HEADER_BYTES = 1024
 MAGIC = {20240520: np.uint16, 20240801: np.uint32}
@@ -289,6 +290,58 @@ def opened(path: Path) -> Tokens:
             f"`{path}` should hold {count:,} tokens and is {size:,} bytes long", hint="copy it again: it is cut off"
         )
     return Tokens(path, kind, HEADER_BYTES, 0, count)
+
+
+def text_folder() -> Path | None:
+    """Return the input `text` of the job, else `data/text`; None where neither exists, with a notice."""
+    usual, nothing = Path("data", "text"), Path(os.devnull)
+    folder = input_dir("text", default=usual if usual.exists() else nothing)
+    if folder != nothing:
+        return folder
+    notice("no input `text`: training on the English of Python's own help")
+    return None
+
+
+class Text:
+    """The user's text, or the English of Python's own help, and how a batch is shared out. What is learned from the
+    user's depends on the position; from the other, on the step."""
+
+    def __init__(self, config: Any) -> None:
+        self.config, self.folder = config, text_folder()
+        self.of_user = self.held_out_of_user = None
+        if self.folder is not None:
+            self.of_user, self.held_out_of_user = read_corpus(
+                self.folder, config.context, config.vocabulary, config.mixture
+            )
+            return
+        if config.vocabulary < 256:
+            raise SetupError(
+                f"the model has {config.vocabulary} tokens, and the text of the demonstration is bytes",
+                hint="give a text: the input `text`, or data/text (prepare.py)",
+            )
+        self.bytes, self.held_out_bytes = divided(read_text(), config.context)
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of the user's tokens to learn from."""
+        return self.of_user.tokens if self.of_user else 0
+
+    def batch(self, step: int, position: int, share: int, shares: int) -> Batch:
+        """Return a share of the windows of one step, before which `position` windows were seen."""
+        config = self.config
+        if self.of_user is None:
+            size = {"count": config.global_batch, "context": config.context}
+            starts = starts_at(step, text=self.bytes, seed=config.seed, **size)
+            return *windows_at(self.bytes, starts.chunk(shares)[share], config.context), None
+        numbers: list[Any] = self.of_user.at(position, config.global_batch, config.seed)
+        return self.of_user.batch(numbers[share * len(numbers) // shares : (share + 1) * len(numbers) // shares])
+
+    def held_out(self, places: range, of: int, seed: int) -> Batch:
+        """Return some of the `of` held-out windows that are always the same."""
+        if self.held_out_of_user is None:
+            starts = starts_at(0, count=of, text=self.held_out_bytes, context=self.config.context, seed=seed)
+            return *windows_at(self.held_out_bytes, starts[places.start : places.stop], self.config.context), None
+        return self.held_out_of_user.batch([place % self.held_out_of_user.windows for place in places])
 
 
 class Feed:

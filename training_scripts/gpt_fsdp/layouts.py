@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpt import FAMILIES, GPT, NOT_LEARNED, Shape, loss_sum
+from gpt import FAMILIES, GPT, Shape, logits_in_parts, loss_sum, tokens_to_learn
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from cloudtrain import runtime
 from cloudtrain.runtime import SetupError, has_bf16, has_float8
 
 AXES = ("replicate", "shard", "tensor")
@@ -154,6 +155,19 @@ def check_hardware(config: Any, device: torch.device) -> None:
             raise SetupError(f"`--{flag}` works only with the compiler", hint="add `--compile`")
 
 
+def begin(config: Any, *, sends: bool = False) -> tuple[Any, torch.device]:
+    """Start the process group. Return it and the device on which the model is."""
+    runtime.use_determinism(config.deterministic)
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)  # a process stands for a device, and one thread each keeps them alike
+    runtime.use_tf32(config.tf32)
+    group = runtime.init_process_group(config.backend, sends=sends)
+    if group.device.type == "cuda" and group.backend == "gloo" and group.world_size > 1:
+        runtime.notice("gloo sends no tensors between GPUs, so the model stays on the CPU")
+        return group, torch.device("cpu")
+    return group, group.device
+
+
 def name_of(device: torch.device) -> str:
     """Return the GPU's name, or the name of the device used instead."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
@@ -173,7 +187,7 @@ class Spread:
         is_alone = config.layout == "ddp" and grid.replicate * grid.context == 1
         mesh = None if is_alone else make_mesh(grid, device)
         self.model = arrange(self.shape, config, grid, mesh)
-        self._shared_by = grid.data * grid.context
+        self._is_shared = grid.data * grid.context > 1
         self._excess = excess_of(mesh.get_group("shard"), device) if config.layout in SHARDED else 1.0
         self._gather = None if grid.context == 1 else gathering(grid, device)
         self.positions = grid.positions_of(dist.get_rank(), config.context) if grid.context > 1 else None
@@ -195,15 +209,15 @@ class Spread:
         mean, times `scale`."""
         parts = self.config.accumulate
         inputs, following, documents = self._mine(inputs, following, documents)
-        count = self._mean_count(following)
+        count = tokens_to_learn(following, self._is_shared)
         total = torch.zeros((), device=self.device)
-        shares = zip(inputs.chunk(parts), following.chunk(parts), chunks_of(documents, parts), strict=True)
+        shares = zip(inputs.chunk(parts), following.chunk(parts), parts_of(documents, parts), strict=True)
         for number, (part, target, those) in enumerate(shares, start=1):
-            with self._exchanging(number == parts), self._logits_in_parts():
+            with self._exchanging(number == parts), logits_in_parts(self.grid.tensor):
                 loss = self._loss(part, target, those, self.config.logits_at_once) / count
                 (loss * (scale / self._excess)).backward()
             total += whole(loss.detach())
-        self._add_up()
+        add_up(self.model.parameters())
         return total
 
     def _mine(
@@ -215,35 +229,17 @@ class Spread:
         self.positions = here = self.positions.to(self.device)
         return inputs[:, here], following[:, here], None if documents is None else documents[:, here]
 
-    def _mean_count(self, following: Tensor) -> Tensor:
-        """Return the number of tokens to learn from, as a mean over the processes that average gradients. Windows with
-        borders of documents have fewer, and each token of the batch counts the same."""
-        count = (following != NOT_LEARNED).sum().float()
-        if self._shared_by > 1:
-            dist.all_reduce(count)
-            count /= self._shared_by * self.grid.tensor
-        return count.clamp(min=1e-6)
-
-    @torch.no_grad()
-    def _add_up(self) -> None:
-        """Add up the gradients of norms under tensor parallelism, of which each process has the part of its positions.
-        Before torch 2.9, the norm of the gradients would otherwise be wrong, because it was computed from the parts."""
-        for parameter in self.model.parameters():
-            gradient: Any = parameter.grad
-            if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
-                parameter.grad = gradient.redistribute(placements=parameter.placements)
-
     @torch.no_grad()
     def evaluate(self, inputs: Tensor, following: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return a loss whose mean over all processes is that of all tokens. Logits exist for some tokens at a time:
         those of a whole batch are often larger than all else. It is not compiled, because compiling takes longer than
         a single evaluation; but `flex_attention`, which masks documents on GPUs, needs the compiler."""
         inputs, following, documents = self._mine(inputs, following, documents)
-        count, parts = self._mean_count(following), self.config.accumulate
+        count, parts = tokens_to_learn(following, self._is_shared), self.config.accumulate
         needs_compiler = self.device.type == "cuda" and (documents is not None or self.grid.context > 1)
         eager = contextlib.nullcontext() if needs_compiler else torch.compiler.set_stance("force_eager")
-        with self._logits_in_parts(), eager:
-            shares = list(zip(inputs.chunk(parts), following.chunk(parts), chunks_of(documents, parts), strict=False))
+        with logits_in_parts(self.grid.tensor), eager:
+            shares = list(zip(inputs.chunk(parts), following.chunk(parts), parts_of(documents, parts), strict=False))
             return torch.stack([whole(self._loss(*share, at_once=LOGITS_AT_ONCE)) for share in shares]).sum() / count
 
     def _loss(self, inputs: Tensor, following: Tensor, documents: Tensor | None, at_once: int = 0) -> Tensor:
@@ -257,15 +253,6 @@ class Spread:
             logits = self.trained(inputs, **where)
         return self.loss_sum(logits, following)
 
-    def _logits_in_parts(self) -> contextlib.AbstractContextManager[None]:
-        """Return the loss from divided logits. With tensor parallelism the vocabulary is divided, so no process holds
-        all logits, and cross-entropy is added up."""
-        if self.grid.tensor == 1:
-            return contextlib.nullcontext()
-        from torch.distributed.tensor.parallel import loss_parallel
-
-        return loss_parallel()
-
     @contextlib.contextmanager
     def _exchanging(self, is_last: bool) -> Iterator[None]:
         """Exchange gradients only with the last part of the batch. The gradients of other parts stay on the process."""
@@ -274,6 +261,16 @@ class Spread:
         no_sync = getattr(self.trained, "no_sync", contextlib.nullcontext)  # DistributedDataParallel has it
         with contextlib.nullcontext() if is_last else no_sync():
             yield
+
+
+@torch.no_grad()
+def add_up(parameters: Iterable[Tensor]) -> None:
+    """Add up the gradients of norms under tensor parallelism, of which each process has the part of its positions.
+    Before torch 2.9, the norm of the gradients would otherwise be wrong, because it was computed from the parts."""
+    for parameter in parameters:
+        gradient: Any = parameter.grad
+        if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
+            parameter.grad = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
 
 
 def make_mesh(grid: Grid, device: torch.device) -> Any:
@@ -304,7 +301,7 @@ def gathering(grid: Grid, device: torch.device) -> Callable[[Tensor, int], Tenso
     return gather
 
 
-def chunks_of(documents: Tensor | None, parts: int) -> Any:
+def parts_of(documents: Tensor | None, parts: int) -> Any:
     """Return the numbers of documents for each part of a batch."""
     return [None] * parts if documents is None else documents.chunk(parts)
 
@@ -412,6 +409,8 @@ def cut(model: GPT, mesh: Any) -> None:
     for block in model.layers.values():
         parallelize_module(block, mesh, {name: plan for name, plan in layer.items() if has_module(block, name)})
     parallelize_module(model, mesh, {name: plan for name, plan in ends.items() if has_module(model, name)})
+    if model.has_embedding:  # what is still being exchanged gets wrong gradients, or none, from a compiled layer
+        model.model.embed_tokens.register_forward_hook(lambda _embedding, _tokens, found: found.clone())
     model.tensor = mesh.size()
     model.tie()
 
@@ -462,6 +461,7 @@ def kept_contexts() -> Any:
 
 KEPT = [
     torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,  # with a bias, as Qwen2's
     torch.ops.aten._scaled_mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,

@@ -1,12 +1,13 @@
-"""The optimizer's groups, the learning rate, and steps that are left out because their gradients cannot be right."""
+"""The optimizer's groups, the learning rate, the norm of gradients, and steps whose gradients cannot be right."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from cloudtrain import runtime
@@ -45,6 +46,36 @@ def learning_rate_at(step: int, config: Any) -> float:
         fall = 1.0
     least = getattr(config, "min_rate", 0.0)
     return float(config.learning_rate * rise * (least + (1 - least) * fall))
+
+
+def part_here(tensor: Any) -> Tensor:
+    """Return this process's part of a spread tensor."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
+def copies_of(parameter: Any) -> int:
+    """Return how many processes of a replica hold the same part of a parameter."""
+    placements = getattr(parameter, "placements", ())
+    names = parameter.device_mesh.mesh_dim_names if placements else ()
+    return math.prod(
+        parameter.device_mesh.size(axis)
+        for axis, placement in enumerate(placements)
+        if placement.is_replicate() and names[axis] != "replica"
+    )
+
+
+def clip_gradients(parameters: Sequence[Tensor], limit: float, group: Any) -> Tensor:
+    """Scale gradients so that their norm is at most `limit`. It is the norm of the whole model, over all processes of
+    the group, which hold one replica in stages."""
+    gradients = [(part_here(parameter.grad), copies_of(parameter)) for parameter in parameters]
+    squares = torch.stack([gradient.float().square().sum() / copies for gradient, copies in gradients]).sum()
+    dist.all_reduce(squares, group=group)
+    norm = squares.sqrt()
+    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+    for gradient, _ in gradients:
+        gradient.mul_(scale)
+    return norm
 
 
 class Guard:

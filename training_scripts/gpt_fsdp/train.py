@@ -36,7 +36,6 @@ Stop it with SIGTERM (or lose the spot instance) and run it again, with any numb
 continues from its last checkpoint, and the losses are those of a run that was never stopped.
 """
 
-import os
 import sys
 import time
 from collections import defaultdict
@@ -56,10 +55,9 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
 
 # In a checkout gpt.py stands only there (.cloudtraininclude); a copy and a bundle have it here.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "pipeline_gpt"))
-from data import Batch, Feed, moved, read_corpus
-from gpt import divided, read_text, starts_at, windows_at
+from data import Batch, Feed, Text, moved
 from huggingface import export, read_weights, start_of
-from layouts import Grid, Spread, check_hardware, grid_of, whole
+from layouts import Grid, Spread, begin, check_hardware, grid_of, whole
 from optimizing import Guard, learning_rate_at, make_adamw
 
 
@@ -153,7 +151,6 @@ config = runtime.arguments(Config, at_least=AT_LEAST)
 if config.preset:
     config = runtime.arguments(replace(Config(), **PRESETS[config.preset]), at_least=AT_LEAST)
 
-
 start = start_of(config, replace(Config(), **PRESETS[config.preset]))
 if config.dry_run:
     from plan import print_plan
@@ -161,45 +158,19 @@ if config.dry_run:
     print_plan(config)
     sys.exit()
 
-runtime.use_determinism(config.deterministic)
-if not torch.cuda.is_available():
-    torch.set_num_threads(1)  # a process stands for a device, and one thread each keeps them alike
+group, device = begin(config)
+check_hardware(config, group.device)
 
-runtime.use_tf32(config.tf32)
-group = runtime.init_process_group(config.backend)
-device = group.device
-check_hardware(config, device)
-if device.type == "cuda" and group.backend == "gloo" and group.world_size > 1:
-    runtime.notice("gloo sends no tensors between GPUs, so the model stays on the CPU")
-    device = torch.device("cpu")
-
-
-# The data: the input `text`, else data/text, else the English of Python's own help, whose last tenth is held out.
-usual, nothing = Path("data", "text"), Path(os.devnull)
-place = runtime.input_dir("text", default=usual if usual.exists() else nothing)
-if place == nothing:
-    train_text, test_text = divided(read_text(), config.context)
-    if config.vocabulary < 256:
-        raise runtime.SetupError(
-            f"the model has {config.vocabulary} tokens, and the text of the demonstration is bytes",
-            hint="give a text: the input `text`, or data/text (prepare.py)",
-        )
-else:
-    corpus, held_out = read_corpus(place, config.context, config.vocabulary, config.mixture)
-of_text = [0 if place == nothing else corpus.tokens, config.mixture, config.context, config.seed]
+text = Text(config)
+of_text = [text.tokens, config.mixture, config.context, config.seed]
 first_position = 0  # windows of the user's text that were seen before `first_step`
 first_step = 0
 
 
 def windows_of(step: int, grid: Grid) -> Batch:
     """Return this process's windows for one step. Processes along `tensor` and `context` have the same."""
-    share = grid.share_of(group.rank)
-    if place == nothing:
-        starts = starts_at(step, count=config.global_batch, text=train_text, context=config.context, seed=config.seed)
-        return *windows_at(train_text, starts.chunk(grid.data)[share], config.context), None
     position = first_position + (step - first_step) * config.global_batch
-    numbers = corpus.at(position, config.global_batch, config.seed)
-    return corpus.batch(numbers[share * len(numbers) // grid.data : (share + 1) * len(numbers) // grid.data])
+    return text.batch(step, position, grid.share_of(group.rank), grid.data)
 
 
 feeds: dict[Grid, Feed] = {}
@@ -218,11 +189,7 @@ def held_out_loss(spread: Spread) -> torch.Tensor:
     grid = spread.grid
     each = max(1, config.evaluate_windows // grid.data)
     first = grid.share_of(group.rank) * each
-    if place == nothing:
-        starts = starts_at(0, count=each * grid.data, text=test_text, context=config.context, seed=config.seed)
-        batch: Batch = (*windows_at(test_text, starts[first : first + each], config.context), None)
-    else:
-        batch = held_out.batch([number % held_out.windows for number in range(first, first + each)])
+    batch = text.held_out(range(first, first + each), each * grid.data, config.seed)
     return mean_over_processes(spread.evaluate(*moved(batch, device)))
 
 
@@ -329,8 +296,8 @@ seconds, speed = time.perf_counter() - started, meter.summary()
 test_loss = held_out_loss(spread)
 runtime.report(step=config.steps, test_loss=test_loss)
 if config.export:
-    folder, tokenizer = runtime.model_dir() / config.export, place if place.is_dir() else None
-    export(dict(spread.model.named_parameters()), spread.shape, folder, start, tokenizer, is_main=group.is_main)
+    folder = runtime.model_dir() / config.export
+    export(dict(spread.model.named_parameters()), spread.shape, folder, start, text.folder, is_main=group.is_main)
 else:
     weights = saving.weights()
     if group.is_main:

@@ -76,6 +76,7 @@ class Config:
     save_steps: int = 100
     save_total_limit: int = 2
     seed: int = 1
+    full_determinism: bool = False  # equal runs give equal losses on GPUs, too, at some cost in speed
 
 
 AT_LEAST = {
@@ -126,6 +127,8 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if runtime.detect_environment().world_size == 1:  # transformers would take all GPUs, with DataParallel
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    # In a checkout meter.py and gpt.py stand only there (.cloudtraininclude); a copy and a bundle have them here.
+    sys.path += [str(Path(__file__).resolve().parent.parent / name) for name in ("gpt_fsdp", "pipeline_gpt")]
     from tuning import tune
 
     tune(config, model, examples)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import datasets
 import torch
 import torch.distributed as dist
 import transformers
+from meter import peak_mib, peak_of
 from models import make_tiny, merge_adapter, read_model, read_tokenizer
 from peft import LoraConfig
 from prepare import data_folder, pairs, write_pairs
@@ -17,7 +21,7 @@ from rows import encode_rows, read_rows
 from sharding import shard_on_cpus
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
-from transformers import EarlyStoppingCallback, PrinterCallback, set_seed
+from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback, set_seed
 from trl import SFTConfig, SFTTrainer
 
 from cloudtrain import runtime
@@ -25,7 +29,8 @@ from cloudtrain.runtime import integrations
 
 SAME = (
     "max_length packing per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
-    "num_train_epochs max_steps lr_scheduler_type weight_decay max_grad_norm logging_steps save_total_limit seed"
+    "num_train_epochs max_steps lr_scheduler_type weight_decay max_grad_norm logging_steps save_total_limit seed "
+    "full_determinism"
 ).split()  # options that are passed on as they are
 UNSEEN = -100  # the label of a token that is not predicted
 
@@ -72,6 +77,43 @@ class Trainer(SFTTrainer):
                 labels[number, :length] = torch.where(torch.tensor(row["completion_mask"]) == 1, tokens, UNSEEN)
             batch = {"input_ids": ids, "attention_mask": seen, "labels": labels}
             yield {name: part.to(self.args.device) for name, part in batch.items()}
+
+
+class Speed(TrainerCallback):
+    """Tokens per second between two reports, without padding; the first one, with warm-up, does not count."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, float]] = []
+
+    def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
+        if "num_tokens" in logs and "loss" in logs:
+            self.seen.append((time.perf_counter(), logs["num_tokens"]))
+
+    def summary(self, model: torch.nn.Module, length: int, group: Any, precision: str) -> str:
+        """Return the speed, the most memory and, where the GPU's peak is known, MFU in one line."""
+        if len(self.seen) < 2:
+            return "too few reports to measure a speed"
+        speed = median((after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(self.seen))
+        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+        text = f"{speed:,.0f} tokens/s, {peak_mib(group.device):,.0f} MiB at most"
+        peak = peak_of(name) if precision == "bf16" else None  # the table is of bf16
+        if peak:
+            text += f", MFU {flops_per_token(model, length) * speed / peak / group.world_size:.1%}"
+        return f"{text} ({name})"
+
+
+def flops_per_token(model: torch.nn.Module, length: int) -> int:
+    """Return the operations of forward and backward for one token: 6 for each weight that is multiplied with, 4 for a
+    frozen one, which gets no gradient, and attention as if a token saw the whole row (see gpt.py). What is computed
+    again does not count."""
+    layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+    products = sum(
+        (6 if layer.weight.requires_grad else 4) * layer.in_features * layer.out_features for layer in layers
+    )
+    shape: Any = model.config
+    heads = shape.num_attention_heads
+    width = getattr(shape, "head_dim", None) or shape.hidden_size // heads
+    return products + 12 * int(shape.num_hidden_layers) * heads * width * length
 
 
 class Options(SFTConfig):
@@ -175,6 +217,7 @@ def tune(config: Any, place: str, examples: str) -> None:
         weights = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
         facts = f"layout={config.layout} processes={group.world_size} device={group.device.type} precision={precision}"
         print(f"{kind} {facts} rows={len(trainer.train_dataset)} trained_weights={weights:,}", flush=True)
+    trainer.add_callback(speed := Speed())
     integrations.train(trainer)
     after = trainer.evaluate()["eval_loss"]
     before = next(row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row)
@@ -184,8 +227,10 @@ def tune(config: Any, place: str, examples: str) -> None:
     folder = runtime.model_dir()
     if group.is_main and not any(folder.glob("adapter_model.safetensors" if config.use_peft else "model*.safetensors")):
         raise runtime.SetupError(f"the trainer has not written the weights to `{folder}`", on_every_rank=False)
+    summary = speed.summary(trainer.model, config.max_length, group, precision)
     runtime.destroy_process_group()
     if group.is_main:
+        print(summary)
         if config.merge:
             merge_adapter(place, folder, folder / "merged", dtype)
         print(f"held-out loss {before:.4f} before, {after:.4f} after ({after / before - 1:+.1%})", flush=True)

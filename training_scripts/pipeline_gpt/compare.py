@@ -13,7 +13,8 @@ import torch.distributed as dist
 from balance import Cost, choose
 from gpt import GPT, Shape, read_text, starts_at, windows_at
 from layouts import part_of
-from pipeline import Alone, Pipeline, Replicas, check, copies_of, make_stages, part_here, take_place
+from optimizing import copies_of, part_here
+from pipeline import Alone, Pipeline, Replicas, check, make_stages, take_place
 from schedules import SCHEDULES, chunks_of, most_held, order_of
 
 from cloudtrain.runtime import SetupError

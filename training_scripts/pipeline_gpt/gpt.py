@@ -13,6 +13,7 @@ transformers, so a file of weights needs no conversion. A model built under `tor
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -346,6 +348,27 @@ def loss_of(logits: Tensor, following: Tensor) -> Tensor:
 def loss_sum(logits: Tensor, following: Tensor) -> Tensor:
     """Return the sum of the cross-entropies, in nats."""
     return functional.cross_entropy(logits.flatten(0, 1).float(), following.flatten(), reduction="sum")
+
+
+def tokens_to_learn(following: Tensor, is_shared: bool) -> Tensor:
+    """Return the number of tokens to learn from, as a mean over the processes that average gradients. Windows with
+    borders of documents have fewer, and each token of the batch counts the same. Each share is on equally many
+    processes."""
+    count = (following != NOT_LEARNED).sum().float()
+    if is_shared:
+        dist.all_reduce(count)
+        count /= dist.get_world_size()
+    return count.clamp(min=1e-6)
+
+
+def logits_in_parts(tensor: int) -> contextlib.AbstractContextManager[None]:
+    """Return the loss from divided logits. With tensor parallelism the vocabulary is divided, so no process holds all
+    logits, and cross-entropy is added up."""
+    if tensor == 1:
+        return contextlib.nullcontext()
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    return loss_parallel()
 
 
 def parameters_of(blocks: Iterable[nn.Module]) -> int:

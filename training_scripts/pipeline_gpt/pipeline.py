@@ -3,30 +3,26 @@ of.
 
 Along `replica` processes hold the same parameters. Along `shard` each holds a part of every parameter of its stages and
 gathers them for a step (FSDP2). Along `stage` they hold the stages of one model. Along `tensor` processes compute each
-layer together. `gpt_fsdp`'s `layouts.py` cuts and shards a block; it needs a newer PyTorch than SageMaker's smp has, so
-functions import it.
+layer together. `gpt_fsdp`'s `layouts.py` cuts and shards a block.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpt import GPT, NOT_LEARNED, loss_sum
+from gpt import GPT, logits_in_parts, loss_sum, tokens_to_learn
+from layouts import add_up, cut, ease, excess_of, initialise, is_older, parts_of, shape_of, shard, whole
+from optimizing import part_here
 from schedules import SCHEDULES, chunks_of, order_of, stages_of
 from torch import Tensor, nn
 
-from cloudtrain import runtime
 from cloudtrain.runtime import SetupError
 
 AXES = ("replica", "shard", "stage", "tensor")
@@ -62,8 +58,6 @@ class Place:
 
 def check(config: Any, world_size: int) -> None:
     """Raise a SetupError for combinations that cannot work, before anything is computed."""
-    from layouts import shape_of
-
     shares = config.replicas * config.shards
     processes, rest = divmod(world_size, shares * config.tensor)
     if rest or not processes:
@@ -107,8 +101,6 @@ def check(config: Any, world_size: int) -> None:
 
 def check_version(processes: int) -> None:
     """Raise a SetupError where stages would wait for each other for ever."""
-    from layouts import is_older
-
     if processes > 1 and is_older("2.7") and dist.get_backend() == "gloo":
         raise SetupError(
             f"stages over gloo hang with PyTorch before 2.7, and this is {torch.__version__}",
@@ -141,39 +133,21 @@ class Loss:
     is divided by `times`."""
 
     def __init__(self, place: Place) -> None:
-        from layouts import excess_of
-
         self.place = place
         self.times = excess_of(place.mesh.get_group("shard"), place.device) if place.shards > 1 else 1.0
         self.count = torch.ones((), device=place.device)
 
     def begin(self, following: Tensor) -> None:
         """Count the tokens of a step. Borders of documents leave different numbers in the shares."""
-        count = (following != NOT_LEARNED).sum().float()
-        if self.place.shares > 1:
-            dist.all_reduce(count)
-            count /= dist.get_world_size()  # each share is on equally many processes
-        self.count = count.clamp(min=1e-6)
+        self.count = tokens_to_learn(following, self.place.shares > 1)
 
     def __call__(self, logits: Tensor, following: Tensor) -> Tensor:
-        from layouts import whole
-
         place = self.place
         if place.tensor > 1:
             from torch.distributed.tensor import DTensor, Shard
 
             logits = DTensor.from_local(logits, place.mesh["tensor"], [Shard(-1)], run_check=False)
         return whole(loss_sum(logits, following)) / (self.count * self.times)
-
-
-def logits_in_parts(place: Place) -> contextlib.AbstractContextManager[None]:
-    """Return the loss from divided logits. With tensor parallelism the vocabulary is divided, so no process holds all
-    logits, and cross-entropy is added up."""
-    if place.tensor == 1:
-        return contextlib.nullcontext()
-    from torch.distributed.tensor.parallel import loss_parallel
-
-    return loss_parallel()
 
 
 class Pipeline:
@@ -213,7 +187,7 @@ class Pipeline:
         has_first = any(stage.is_first for stage in self.stages)
         has_last = any(stage.is_last for stage in self.stages)
         losses: list[Tensor] = []
-        with logits_in_parts(self.place):
+        with logits_in_parts(self.place.tensor):
             self.schedule.step(
                 *([inputs] if has_first else []),
                 target=following if has_last else None,
@@ -235,15 +209,13 @@ class Alone:
 
     def step(self, inputs: Tensor, following: Tensor, documents: Tensor | None = None) -> Tensor:
         """Run forward and backward of one batch, with the same result as `Pipeline.step`."""
-        from layouts import chunks_of
-
         self.loss.begin(following)
-        total, cut = torch.zeros((), device=inputs.device), self.microbatches
-        parts = list(zip(inputs.chunk(cut), following.chunk(cut), chunks_of(documents, cut), strict=True))
+        total, count = torch.zeros((), device=inputs.device), self.microbatches
+        parts = list(zip(inputs.chunk(count), following.chunk(count), parts_of(documents, count), strict=True))
         for number, (part, target, those) in enumerate(parts, start=1):
             if self.place.shards > 1:
                 self.model.set_requires_gradient_sync(number == self.microbatches)  # type: ignore[operator]
-            with logits_in_parts(self.place):
+            with logits_in_parts(self.place.tensor):
                 loss = self.loss(self.model(part, those), target)
                 loss.backward()
             total += loss.detach() * self.loss.times
@@ -270,8 +242,6 @@ def make_stage(shape: Any, blocks: range, seed: int, place: Place, precision: st
     """Make a stage of some blocks: cut along `tensor` first, then sharded, then filled with their weights. The blocks
     of a stage stay gathered from its first microbatch to its last, because each microbatch would otherwise gather them
     again."""
-    from layouts import cut, ease, initialise, shard
-
     with torch.device("meta"):
         module = GPT(shape, blocks)
     if place.tensor > 1:
@@ -289,16 +259,6 @@ def make_stage(shape: Any, blocks: range, seed: int, place: Place, precision: st
     if precision == "bf16" and place.shards == 1:  # else FSDP2 casts, and what goes from stage to stage is bf16, too
         module.forward = torch.autocast(place.device.type, torch.bfloat16)(module.forward)  # type: ignore[method-assign]
     return module
-
-
-def text_folder() -> Path | None:
-    """Return the input `text` of the job, else `data/text`; None where neither exists, with a notice."""
-    usual, nothing = Path("data", "text"), Path(os.devnull)
-    folder = runtime.input_dir("text", default=usual if usual.exists() else nothing)
-    if folder != nothing:
-        return folder
-    runtime.notice("no input `text`: training on the English of Python's own help")
-    return None
 
 
 class Replicas:
@@ -345,49 +305,13 @@ class Replicas:
             for part, mean in zip(parts, flat.split([part.numel() for part in parts]), strict=True):
                 part.copy_(mean.view_as(part))
         self._under_way.clear()
-        for parameter in (parameter for block in self.blocks for parameter in block):
-            gradient: Any = parameter.grad
-            if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
-                # Under tensor parallelism those of norms are sums that nobody has added up: each process has a part.
-                parameter.grad = gradient.redistribute(placements=parameter.placements)
-
-
-def part_here(tensor: Any) -> Tensor:
-    """Return this process's part of a spread tensor."""
-    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part
-
-
-def copies_of(parameter: Any) -> int:
-    """Return how many processes of a replica hold the same part of a parameter."""
-    placements = getattr(parameter, "placements", ())
-    names = parameter.device_mesh.mesh_dim_names if placements else ()
-    return math.prod(
-        parameter.device_mesh.size(axis)
-        for axis, placement in enumerate(placements)
-        if placement.is_replicate() and names[axis] != "replica"
-    )
-
-
-def clip_gradients(parameters: Sequence[Tensor], limit: float, group: Any) -> Tensor:
-    """Scale gradients so that their norm is at most `limit`. It is the norm of the whole model, over all processes of
-    the group, which hold one replica."""
-    gradients = [(part_here(parameter.grad), copies_of(parameter)) for parameter in parameters]
-    squares = torch.stack([gradient.float().square().sum() / copies for gradient, copies in gradients]).sum()
-    dist.all_reduce(squares, group=group)
-    norm = squares.sqrt()
-    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
-    for gradient, _ in gradients:
-        gradient.mul_(scale)
-    return norm
+        add_up(parameter for block in self.blocks for parameter in block)
 
 
 @torch.no_grad()
 def gather(shape: Any, mine: dict[str, Any], place: Place) -> dict[str, Tensor] | None:
     """Return the whole model in host memory of rank 0, parameter by parameter; None elsewhere. Every process must call
     it."""
-    from layouts import whole
-
     if place.replica:
         return None
     with torch.device("meta"):

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from data import text_folder
 from gpt import GPT, Shape, divided, loss_of, read_text, starts_at, windows_at
-from optimizing import learning_rate_at, make_adamw
-from pipeline import clip_gradients, text_folder
+from optimizing import clip_gradients, learning_rate_at, make_adamw
 from torch import Tensor
 
 from cloudtrain import runtime

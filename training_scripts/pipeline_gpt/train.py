@@ -43,24 +43,12 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
-from balance import choose, cut_of, profile, table
-from gpt import divided, loss_of, read_text, slices_of, starts_at, windows_at
-
-# In a checkout these stand only there (.cloudtraininclude); a copy and a bundle have them here.
+# In a checkout some of these stand only there (.cloudtraininclude); a copy and a bundle have them here.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "gpt_fsdp"))
-from data import Batch, moved, read_corpus
-from optimizing import learning_rate_at, make_adamw
-from pipeline import (
-    Alone,
-    Pipeline,
-    Replicas,
-    check,
-    clip_gradients,
-    gather,
-    make_stages,
-    take_place,
-    text_folder,
-)
+from balance import choose, cut_of, profile, table
+from data import Batch, Feed, Text, moved
+from gpt import loss_of, slices_of
+from optimizing import clip_gradients, learning_rate_at, make_adamw
 from schedules import chunks_of, most_held, order_of, stages_of
 
 from cloudtrain.runtime.sharded import read_shards, write_shards
@@ -142,7 +130,10 @@ if config.engine == "smp":
     train_with_smp(config)
     sys.exit()
 
-from huggingface import export, read_weights, start_of  # noqa: E402 - needs a newer PyTorch than smp has
+# These need a newer PyTorch than smp has.
+from huggingface import export, read_weights, start_of  # noqa: E402
+from layouts import begin, shape_of  # noqa: E402
+from pipeline import Alone, Pipeline, Replicas, check, gather, make_stages, take_place  # noqa: E402
 
 start = start_of(config, Config())
 if config.dry_run:
@@ -151,16 +142,7 @@ if config.dry_run:
     print_fit(config)
     sys.exit()
 
-runtime.use_determinism(config.deterministic)
-if not torch.cuda.is_available():
-    torch.set_num_threads(1)  # a process stands for a device, and one thread each keeps them alike
-
-runtime.use_tf32(config.tf32)
-group = runtime.init_process_group(config.backend, sends=True)
-device = group.device
-if device.type == "cuda" and group.backend == "gloo" and group.world_size > 1:
-    runtime.notice("gloo sends no tensors between GPUs, so the stages run on the CPU")
-    device = torch.device("cpu")
+group, device = begin(config, sends=True)
 if config.measure or config.compare:
     from compare import OF_GRIDS, compare
     from measure import measure
@@ -174,8 +156,6 @@ if config.measure or config.compare:
 
 runtime.watch_for_stop()
 check(config, group.world_size)
-from layouts import shape_of  # noqa: E402 - needs a newer PyTorch than smp has
-
 shape = shape_of(config)
 place = take_place(config, device)
 chunks = chunks_of(config.schedule, config.chunks)
@@ -188,57 +168,19 @@ if group.is_main:
         flush=True,
     )
 
-# The data: the user's text, else the English of Python's own help, whose last tenth is for the test.
-text = text_folder()
-if text is None:
-    train_text, test_text = divided(read_text(), config.context)
-else:
-    corpus, held_out = read_corpus(text, config.context, config.vocabulary, config.mixture)
+text = Text(config)
 
 
 def share_at(step: int) -> Batch:
     """Return this process's part of the batch of one step. All processes of one pipeline get the same."""
-    if text is None:
-        starts = starts_at(step, count=config.global_batch, text=train_text, context=shape.context, seed=config.seed)
-        return windows_from(train_text, starts)
-    numbers = corpus.at(step * config.global_batch, config.global_batch, config.seed)
-    return to_device(corpus.batch(mine_of(numbers)))
-
-
-def windows_from(text: torch.Tensor, starts: torch.Tensor) -> Batch:
-    return to_device((*windows_at(text, starts.chunk(place.shares)[place.share], shape.context), None))
-
-
-def mine_of(numbers: list[Any]) -> list[Any]:
-    """Return this process's share of a batch."""
-    each = len(numbers) // place.shares
-    return numbers[place.share * each : (place.share + 1) * each]
-
-
-def to_device(batch: Batch) -> Batch:
-    """Copy to the device without waiting: from pinned memory, while the GPU still computes the step before."""
-    if device.type != "cuda":
-        return batch
-    inputs, following, documents = batch
-    return moved(
-        (inputs.pin_memory(), following.pin_memory(), None if documents is None else documents.pin_memory()), device
-    )
-
-
-def test_share(number: int) -> Batch:
-    """Return this process's part of a batch of the test."""
-    if text is None:
-        starts = starts_at(0, count=batches * config.global_batch, text=test_text, context=shape.context, seed=0)
-        return windows_from(test_text, starts.chunk(batches)[number])
-    places = range(number * config.global_batch, (number + 1) * config.global_batch)
-    return to_device(held_out.batch(mine_of([place_ % held_out.windows for place_ in places])))
+    return text.batch(step, step * config.global_batch, place.share, place.shares)
 
 
 # The split. Rank 0 measures a model of one layer at the size of a microbatch; all layers cost the same.
 if stage_count > 1:
     costs = [None]
     if group.is_main:
-        microbatch = share_at(0)[0].chunk(config.microbatches)[0]
+        microbatch = share_at(0)[0].chunk(config.microbatches)[0].to(device)
         first, layer, last = profile([one.to(device) for one in slices_of(shape)], microbatch, loss_of)
         costs = [[first, *[layer] * shape.layers, last]]
     dist.broadcast_object_list(costs, src=0)
@@ -312,11 +254,12 @@ def mean_of(loss: torch.Tensor) -> torch.Tensor:
 
 
 replicas = Replicas(modules, place, config.microbatches, overlaps="zero" not in config.schedule)
+feed = Feed(share_at, device)
 started = time.perf_counter()
 for step in range(first_step, config.steps):
     for parameter_group in optimizer.param_groups:
         parameter_group["lr"] = learning_rate_at(step, config)
-    loss = pipeline.step(*share_at(step))
+    loss = pipeline.step(*feed.at(step))
     replicas.wait()
     norm = clip_gradients(parameters, config.clip, place.model)
     optimizer.step()
@@ -337,15 +280,18 @@ for step in range(first_step, config.steps):
 seconds = time.perf_counter() - started
 weights = gather(shape, named, place)
 if group.is_main and config.export:
-    export(weights, shape, runtime.model_dir() / config.export, start, text)
+    export(weights, shape, runtime.model_dir() / config.export, start, text.folder)
 elif group.is_main:
     torch.save(weights, runtime.model_dir() / "model.pt")
 
 # The test, through the same pipeline: a step whose gradients nobody uses.
 batches = max(1, 32 // config.global_batch)
 losses = []
+each = config.global_batch // place.shares
 for number in range(batches):
-    losses.append(mean_of(pipeline.step(*test_share(number))))
+    first = number * config.global_batch + place.share * each
+    batch = text.held_out(range(first, first + each), batches * config.global_batch, seed=0)
+    losses.append(mean_of(pipeline.step(*moved(batch, device))))
     replicas.wait()
     optimizer.zero_grad()
 test_loss = torch.stack(losses).mean().item()

@@ -113,7 +113,26 @@ def packed() -> None:
         assert (weight.grad - other).norm() <= 1e-4 * other.norm(), "the examples see each other"
 
 
-def merged(folder: str) -> None:
+def flops() -> None:
+    """As gpt_fsdp counts the same shape; a frozen weight costs 4 instead of 6."""
+    import gpt
+    import torch
+    from train import Config
+    from tuning import flops_per_token, make_trainer, options_of
+
+    shape = gpt.Shape(4, 8, 256, 64, 2048, "llama", kv_heads=2, feed_width=704)
+    whole, beside = (
+        flops_per_token(
+            make_trainer(config, "data/tiny", "data/pairs", torch.float32, options_of(config, "fp32", 1e-3)).model, 64
+        )
+        for config in (Config(max_length=64), Config(max_length=64, use_peft=True, lora_r=1))
+    )
+    assert whole == gpt.flops_per_token(shape)
+    looking_back = 12 * 4 * 256 * 64
+    assert 4 / 6 < (beside - looking_back) / (whole - looking_back) < 0.69
+
+
+def merged(folder: str, start: str = "data/tiny") -> None:
     """The model with the adapter beside it, and the merged model that needs no peft, say the same, and something new."""
     import torch
     from peft import AutoPeftModelForCausalLM
@@ -123,7 +142,7 @@ def merged(folder: str) -> None:
     with torch.no_grad():
         beside = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(asked).logits
         alone = AutoModelForCausalLM.from_pretrained(f"{folder}/merged", dtype=torch.float32)(asked).logits
-        before = AutoModelForCausalLM.from_pretrained("data/tiny", dtype=torch.float32)(asked).logits
+        before = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)(asked).logits
     assert AutoTokenizer.from_pretrained(f"{folder}/merged").chat_template
     assert (beside - alone).abs().max() <= 1e-4 * beside.abs().max()
     assert (before - alone).abs().max() > 1e-3 * beside.abs().max()
@@ -144,5 +163,7 @@ def alike(*folders: str) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, os.environ["LLM_FINETUNE"])
-    {"masks": masks, "forms": forms, "packed": packed, "merged": merged, "alike": alike}[sys.argv[1]](*sys.argv[2:])
+    sys.path += [str(Path(os.environ["LLM_FINETUNE"]).parent / name) for name in ("gpt_fsdp", "pipeline_gpt")]
+    checks = {"masks": masks, "forms": forms, "packed": packed, "merged": merged, "alike": alike, "flops": flops}
+    checks[sys.argv[1]](*sys.argv[2:])
     print("checked")

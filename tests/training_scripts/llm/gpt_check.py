@@ -2,6 +2,7 @@
 
 python gpt_check.py make FOLDER               small random models of transformers, and tokens to learn from
 python gpt_check.py train FOLDER NAME         print the losses of ten steps by transformers, as JSON
+python gpt_check.py held_out FOLDER EXPORTED  print the loss of exported models on the held-out tokens, as JSON
 python gpt_check.py logits EXPORTED ...       print how far transformers' logits are from gpt_fsdp's, as JSON
 """
 
@@ -34,7 +35,7 @@ MODELS = {
         {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 72, "tie_word_embeddings": True},
     ),
     "tied": (LlamaConfig, {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}),
-    "qwen2": (Qwen2Config, {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}),
+    "qwen2": (Qwen2Config, {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}),
     "qwen3": (Qwen3Config, {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}),
 }  # fmt: skip
 
@@ -78,6 +79,15 @@ def train(folder: Path, name: str) -> list[float]:
 
 
 @torch.no_grad()
+def held_out(text: Path, folder: Path) -> float:
+    """Return transformers' loss on the windows that gpt_fsdp's test has."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    _, corpus = data.read_corpus(text, CONTEXT, 300)
+    inputs, following, _ = corpus.batch([number % corpus.windows for number in range(64)])
+    return gpt.loss_of(model(inputs, use_cache=False).logits, following).item()
+
+
+@torch.no_grad()
 def difference(folder: Path) -> dict[str, float]:
     """Compare the logits of an exported model in both programs."""
     shape = gpt.Shape(context=CONTEXT, **huggingface.shape_in(folder))
@@ -97,5 +107,7 @@ if __name__ == "__main__":
         make(Path(arguments[0]))
     elif command == "train":
         print(json.dumps({name: train(Path(arguments[0]), name) for name in arguments[1:]}))
+    elif command == "held_out":
+        print(json.dumps({folder: held_out(Path(arguments[0]), Path(folder)) for folder in arguments[1:]}))
     else:
         print(json.dumps({folder: difference(Path(folder)) for folder in arguments}))
