@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,21 @@ def train(trainer: Any, **arguments: Any) -> Any:
     process exits with code 0.
     """
     tell_setup_errors()
+    _load_to_numbered_cpus()
     if not any(isinstance(callback, HuggingFaceCallback) for callback in trainer.callback_handler.callbacks):
         trainer.add_callback(HuggingFaceCallback())
     if "resume_from_checkpoint" not in arguments and trainer.args.resume_from_checkpoint is None:
         arguments["resume_from_checkpoint"] = from_main(newest_checkpoint(checkpoint_dir()))
     return trainer.train(**arguments)
+
+
+@cache
+def _load_to_numbered_cpus() -> None:
+    """Let `torch.load` accept `cpu:1`, to which transformers 5.3 loads an optimizer because accelerate calls the CPU
+    so."""
+    import torch
+
+    torch.serialization.register_package(19, lambda _: None, lambda item, to: item if to.startswith("cpu:") else None)
 
 
 class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where transformers is not installed, it is Any
@@ -43,18 +54,22 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
 
     def __init__(self) -> None:
         self._reports = StepReports()
-        self._stopping = False
+        self._stopping = self._resumed = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
         """Set the folder for checkpoints, and start to watch for SIGTERM."""
         require_all_processes(args.world_size, "without GPUs, write `TrainingArguments(use_cpu=True)`")
-        args.output_dir = str(checkpoint_dir())
+        args.output_dir, self._resumed = str(checkpoint_dir()), state.global_step > 0
         watch_for_stop()
         spare_workers([train_dataloader])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Report the numbers that the Trainer logs."""
-        self._reports.log(state.global_step, state.max_steps, logs or {})
+        """Report the numbers that the Trainer logs. After a resumption, the mean loss that it logs last is wrong,
+        because it has not seen all losses: leave it out."""
+        values = dict(logs or {})
+        if self._resumed and "train_runtime" in values:
+            values.pop("train_loss", None)
+        self._reports.log(state.global_step, state.max_steps, values)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """If a stop was requested, save, end the training, and skip the evaluation of this step."""
