@@ -1,0 +1,97 @@
+"""The two scripts with a Trainer, of Hugging Face and of Lightning, as their pages and examples have them.
+
+Their libraries are not in the project's own environment. These make environments that have them:
+
+    python tools/test_scripts.py integrations llm llm-pinned
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.plans.plan import Level
+from tests.deadlines import DEADLINE
+from tests.training_scripts.runs import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "tools"))
+try:
+    import pages
+finally:
+    sys.path.pop(0)
+
+EXAMPLES = REPOSITORY / "examples"
+PAGES = {"huggingface_trainer": "hugging-face.md", "lightning": "lightning.md"}
+NOTICES = {"local": ["LO201"], "sagemaker": [], "azureml": ["AZ117", "AZ702"], "slurm": []}
+"""That the counts are scaled down to a machine without GPUs; that spot waits without a limit; the size of /dev/shm."""
+
+
+def blocks(page: str) -> dict[str, str]:
+    """The files of a page."""
+    text = (REPOSITORY / "docs" / page).read_text("utf-8")
+    return {block["name"]: block["text"] for block in pages.BLOCK.finditer(text) if block["name"]}
+
+
+@pytest.fixture(params=PAGES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def folder(name: str, tmp_path: Path) -> Path:
+    """The files of a page, with the change applied."""
+    for path, text in blocks(PAGES[name]).items():
+        (tmp_path / path).write_text(text, "utf-8")
+    assert "cloudtrain" not in (tmp_path / "train.py").read_text("utf-8")
+    subprocess.run(["git", "apply", "cloudtrain.diff"], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_a_page_makes_the_example(name: str, folder: Path) -> None:
+    """The script with the change, the packages and the job are those of the example."""
+    code = EXAMPLES / "code" / name
+    for path in ("train.py", "requirements.txt"):
+        assert (folder / path).read_text("utf-8") == (code / path).read_text("utf-8")
+    job = ct.load_job(folder / "job.yaml", [f"source_dir={code}", "checkpoint.local=/c"])
+    assert job == ct.load_job(EXAMPLES / f"{name}.yaml", [f"source_dir={code}", "checkpoint.local=/c"])
+
+
+@pytest.mark.parametrize("target", NOTICES)
+def test_every_target_takes_the_job(folder: Path, target: str, state_dir: Path) -> None:
+    """With the accounts of the page: no error, no warning, and no notice but the expected."""
+    plan = ct.plan(ct.load_job(folder / "job.yaml"), target, ignore=["LO103"])
+    assert {finding.code for finding in plan.findings} <= {*NOTICES[target]}
+    assert not [finding for finding in plan.findings if finding.level is not Level.NOTICE]
+
+
+def python_of(word: str) -> str:
+    return os.environ.get(f"CLOUDTRAIN_{word}_PYTHON", "")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("word", ["INTEGRATIONS", "LLM"])
+def test_an_interruption_changes_nothing(name: str, word: str, tmp_path: Path) -> None:
+    """Two processes train, are stopped in the middle of an epoch, and resume. The page shows the very verdict."""
+    module = {"huggingface_trainer": "transformers"}.get(name, name)
+    ask = ["-c", f"import importlib.util as u; raise SystemExit(not u.find_spec('{module}'))"]
+    python = python_of(word)
+    if not python or subprocess.run([python, *ask], check=False).returncode:
+        pytest.skip(f"set CLOUDTRAIN_{word}_PYTHON to a Python that has {module}")
+    command = [sys.executable, "-m", "cloudtrain", "rehearse", str(EXAMPLES / f"{name}.yaml"), "--python", python]
+    usual = {"CLOUDTRAIN_STATE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "80"}
+    done = subprocess.run(
+        [*command, "--no-build-environment", "--grace-period", "300"],
+        env={**os.environ, **usual}, capture_output=True, text=True, check=False, timeout=3 * DEADLINE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = (REPOSITORY / "docs" / PAGES[name]).read_text("utf-8")
+    shown = text[text.index("Preemption of ") :].partition("```")[0]
+    assert pages.comparable(shown) == pages.comparable(done.stdout)
+    whole = done.stdout.split()[2]
+    model = {path.name for path in (tmp_path / "runs" / whole / "model").iterdir()}
+    assert model & {"model.safetensors", "model.ckpt"}
