@@ -26,6 +26,7 @@ finally:
     sys.path.pop(0)
 
 EXAMPLES = REPOSITORY / "examples"
+PYTHONS = {word: os.environ.get(f"CLOUDTRAIN_{word}_PYTHON", "") for word in ("INTEGRATIONS", "LLM")}
 PAGES = {"huggingface_trainer": "hugging-face.md", "lightning": "lightning.md"}
 NOTICES = {"local": ["LO201"], "sagemaker": [], "azureml": ["AZ117", "AZ702"], "slurm": []}
 """That the counts are scaled down to a machine without GPUs; that spot waits without a limit; the size of /dev/shm."""
@@ -69,17 +70,13 @@ def test_every_target_takes_the_job(folder: Path, target: str, state_dir: Path) 
     assert not [finding for finding in plan.findings if finding.level is not Level.NOTICE]
 
 
-def python_of(word: str) -> str:
-    return os.environ.get(f"CLOUDTRAIN_{word}_PYTHON", "")
-
-
 @pytest.mark.torch
-@pytest.mark.parametrize("word", ["INTEGRATIONS", "LLM"])
+@pytest.mark.parametrize("word", PYTHONS)
 def test_an_interruption_changes_nothing(name: str, word: str, tmp_path: Path) -> None:
     """Two processes train, are stopped in the middle of an epoch, and resume. The page shows the very verdict."""
     module = {"huggingface_trainer": "transformers"}.get(name, name)
     ask = ["-c", f"import importlib.util as u; raise SystemExit(not u.find_spec('{module}'))"]
-    python = python_of(word)
+    python = PYTHONS[word]
     if not python or subprocess.run([python, *ask], check=False).returncode:
         pytest.skip(f"set CLOUDTRAIN_{word}_PYTHON to a Python that has {module}")
     command = [sys.executable, "-m", "cloudtrain", "rehearse", str(EXAMPLES / f"{name}.yaml"), "--python", python]
