@@ -70,25 +70,43 @@ def test_every_target_takes_the_job(folder: Path, target: str, state_dir: Path) 
     assert not [finding for finding in plan.findings if finding.level is not Level.NOTICE]
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize("word", PYTHONS)
-def test_an_interruption_changes_nothing(name: str, word: str, tmp_path: Path) -> None:
-    """Two processes train, are stopped in the middle of an epoch, and resume. The page shows the very verdict."""
+def command(name: str, word: str, verb: str, *options: str) -> list[str]:
+    """cloudtrain's command for an example, with the interpreter that has the libraries."""
     module = {"huggingface_trainer": "transformers"}.get(name, name)
     ask = ["-c", f"import importlib.util as u; raise SystemExit(not u.find_spec('{module}'))"]
     python = PYTHONS[word]
     if not python or subprocess.run([python, *ask], check=False).returncode:
         pytest.skip(f"set CLOUDTRAIN_{word}_PYTHON to a Python that has {module}")
-    command = [sys.executable, "-m", "cloudtrain", "rehearse", str(EXAMPLES / f"{name}.yaml"), "--python", python]
-    usual = {"CLOUDTRAIN_STATE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "80"}
-    done = subprocess.run(
-        [*command, "--no-build-environment", "--grace-period", "300"],
-        env={**os.environ, **usual}, capture_output=True, text=True, check=False, timeout=3 * DEADLINE,
-    )  # fmt: skip
+    run = [sys.executable, "-m", "cloudtrain", verb, str(EXAMPLES / f"{name}.yaml"), "--python", python]
+    return [*run, "--no-build-environment", *options]
+
+
+def run(words: list[str], state: Path) -> str:
+    """What the command prints; it must succeed."""
+    usual = {"CLOUDTRAIN_STATE_DIR": str(state), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "80"}
+    variables = {**os.environ, **usual}
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False, timeout=3 * DEADLINE)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("word", PYTHONS)
+def test_an_interruption_changes_nothing(name: str, word: str, tmp_path: Path) -> None:
+    """Two processes train, are stopped in the middle of an epoch, and resume. The page shows the very verdict."""
+    printed = run(command(name, word, "rehearse", "--grace-period", "300"), tmp_path)
     text = (REPOSITORY / "docs" / PAGES[name]).read_text("utf-8")
     shown = text[text.index("Preemption of ") :].partition("```")[0]
-    assert pages.comparable(shown) == pages.comparable(done.stdout)
-    whole = done.stdout.split()[2]
-    model = {path.name for path in (tmp_path / "runs" / whole / "model").iterdir()}
+    assert pages.comparable(shown) == pages.comparable(printed)
+    model = {path.name for path in (tmp_path / "runs" / printed.split()[2] / "model").iterdir()}
     assert model & {"model.safetensors", "model.ckpt"}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("word", PYTHONS)
+def test_azure_ml_starts_the_processes(name: str, word: str, tmp_path: Path) -> None:
+    """Without torchrun, whose variables accelerate sets nonetheless."""
+    options = ("--emulate", "azureml", "--set", "checkpoint.local=null")
+    run(command(name, word, "submit", *options), tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert list(folder.rglob("model/model.*"))
