@@ -36,6 +36,8 @@ PAGES = (
     "troubleshooting.md",
     "cost.md",
     "coming-from.md",
+    "hugging-face.md",
+    "lightning.md",
     "in-a-notebook.md",
 )
 
@@ -105,11 +107,12 @@ def _output(session: Session, command: str, shown: str) -> str:
 
 
 def _agree(shown: str, printed: str) -> bool:
-    parts = [re.escape(_comparable(part)) for part in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)]
-    return re.fullmatch(r"\s*.*\s*".join(parts), _comparable(printed)) is not None
+    parts = [re.escape(comparable(part)) for part in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)]
+    return re.fullmatch(r"\s*.*\s*".join(parts), comparable(printed)) is not None
 
 
-def _comparable(text: str) -> str:
+def comparable(text: str) -> str:
+    """Return a text without what varies, on one line."""
     return " ".join(VARYING.sub("<varies>", text).split())
 
 

@@ -30,12 +30,14 @@ class Suite(NamedTuple):
     word: str = ""
 
 
+_LLM = "test_llm_finetune.py test_gpt_transformers.py"
+
 SUITES = {
     "deepspeed": Suite("test_cifar_deepspeed.py", "deepspeed"),
     "tensorflow": Suite("test_mnist_tensorflow.py", "tensorflow"),
-    "integrations": Suite("test_integrations.py", "lightning"),
-    "llm": Suite("test_llm_finetune.py test_gpt_transformers.py", "trl"),
-    "llm-pinned": Suite("test_llm_finetune.py test_gpt_transformers.py", "trl", "llm"),
+    "integrations": Suite("test_integrations.py test_trainer_examples.py", "lightning"),
+    "llm": Suite(f"{_LLM} test_trainer_examples.py", "trl"),
+    "llm-pinned": Suite(f"{_LLM} test_trainer_examples.py", "trl", "llm"),
 }
 
 

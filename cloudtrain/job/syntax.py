@@ -118,7 +118,8 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     every = [(path, node) for path, inside in nodes.items() for node in inside]
     calls = [(path, node) for path, node in every if isinstance(node, ast.Call)]
     words = [node for _, node in every if type(node) in _WORDS]
-    trains = any(isinstance(node.func, ast.Attribute) and node.func.attr == "backward" for _, node in calls)
+    # `loss.backward()`, but not `accelerator.backward(loss)`, with which a library trains.
+    trains = any(getattr(node.func, "attr", "") == "backward" and not node.args for _, node in calls)
     joins = not packages.isdisjoint(_DYNAMIC) or any(_joins(node) for node in words)
     is_alone = "torch" in packages and not joins and (trains or packages - sys.stdlib_module_names <= _PLAIN)
     asks = any(_asks(node) for _, node in every if type(node) in (ast.Call, ast.Compare))
@@ -129,6 +130,9 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
         for target in (target for target in node.targets if isinstance(target, ast.Name)):
             values.setdefault(target.id, []).append(node.value)
     saves = [(path, node.lineno, _place(to, values, defaults)) for path, node in calls if (to := _saved_to(node))]
+    if not any(getattr(node, "id", "") == "integrations" for node in words):  # which sets the folder
+        parsed = [(path, node.lineno, ("output_dir", "")) for path, node in calls if _parses_output_dir(node)]
+        saves, defaults = [*saves, *parsed], ({"output_dir": "trainer_output"} if parsed else {}) | defaults
     found = tuple(Save(path, line, *place) for path, line, place in saves if place not in (None, (None, "")))
     constants = [(path, node) for path, node in every if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     texts = [(path, node.lineno, str(node.value)) for path, node in constants if str(node.value).startswith("../")]
@@ -266,12 +270,20 @@ def _saved_to(call: ast.Call) -> ast.expr | None:
     return None if is_other else path
 
 
+def _parses_output_dir(call: ast.Call) -> bool:
+    """Return whether a call makes a parser that has the option `--output_dir` of Hugging Face's trainers."""
+    words = ast.unparse(call) if _name_of(call) in ("HfArgumentParser", "TrlParser") else ""
+    return any(name in words for name in ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig"))
+
+
 _SAVES = {
     "torch.save": (1, "f"),
     "joblib.dump": (1, "filename"),
     "save_file": (1, "filename"),
     "save_pretrained": (0, "save_directory"),
     "save_model": (0, "output_dir"),
+    "trainer.save_checkpoint": (0, "filepath"),  # of Lightning, with its callback
+    "ModelCheckpoint": (0, "dirpath"),
     **dict.fromkeys(("np.save", "numpy.save"), (0, "file")),
     **dict.fromkeys(("save", "save_weights"), (0, "filepath")),  # of Keras, if the path ends as one of Keras does
     **dict.fromkeys(("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig"), (0, "output_dir")),

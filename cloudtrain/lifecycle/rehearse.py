@@ -488,7 +488,8 @@ def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], choice: 
     if not options:
         hint = (
             "call `runtime.report(step=step, loss=loss)`, print `[metrics] step=10 loss=0.25`, or say how to read what "
-            "the script prints: `metrics: {loss: 'loss: ([0-9.]+)'}` in the job"
+            "the script prints: `metrics: {loss: 'loss: ([0-9.]+)'}` in the job; for a Trainer of Hugging Face or "
+            "Lightning: `integrations.train(trainer)` or `integrations.fit(trainer, ...)`"
         )
         raise UsageError(
             f"`{whole.name}` reported no metrics, but a rehearsal compares losses", hint=hint, code="CT905"

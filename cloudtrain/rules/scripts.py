@@ -96,8 +96,8 @@ def model_is_lost(subject: Subject) -> Iterator[Fault]:
 
     SageMaker and Azure ML keep the job's outputs and checkpoint; Azure ML also `outputs` and `logs` in the working
     folder. The rule reads `torch.save`, `save_pretrained`, `save_model`, `save_file`, `joblib.dump`, `np.save`, Keras's
-    `save` and `save_weights`, and the `output_dir` of Hugging Face's trainers, with paths that are constants or options
-    of the script.
+    `save` and `save_weights`, Lightning's `save_checkpoint` and `ModelCheckpoint`, and the `output_dir` of Hugging
+    Face's trainers, with paths that are constants or options of the script.
     """
     facts, words = find_target(subject.reading.service).facts, given_options(subject)
     if not facts.is_paid:

@@ -223,7 +223,10 @@ LAUNCHERS = (
         local_world_size=("LOCAL_WORLD_SIZE",),
         node_rank=("GROUP_RANK",),
         node_count=("GROUP_WORLD_SIZE",),
-        is_task=lambda variables: "LOCAL_WORLD_SIZE" in variables,
+        # accelerate sets LOCAL_WORLD_SIZE to 1 on CPUs, also where Azure ML has started several processes
+        is_task=lambda variables: (
+            "LOCAL_WORLD_SIZE" in variables and ("GROUP_RANK" in variables or "AZUREML_NODE_COUNT" not in variables)
+        ),
     ),
     Launcher(  # Azure ML's PyTorch flavour starts the processes itself; so does anyone who sets RANK by hand
         "pytorch",

@@ -293,6 +293,7 @@ def test_flags_before_the_script(cli: Cli, script: str) -> None:
         ("import torch.nn as nn\n", "none"),
         ("import torch\nloss.backward()\nimport some_library\n", "none"),
         ("import torch\nimport some_trainer\n", "torch"),
+        ("import torch\nfrom accelerate import Accelerator\nAccelerator().backward(loss)\n", "torch"),
         ("import torch\nfrom torch import distributed\n", "torch"),
         ("import torch\nimport os\nrank = os.environ['LOCAL_RANK']\n", "torch"),
         ("import torch\nfrom parts.steps import run\n", "torch"),

@@ -93,7 +93,9 @@ def test_copies_of_one_training_are_told_before_they_are_paid_for(
     ((message, hint),) = found(make_source, target, "CT507", alone, **pytorch("2.8"))
     assert message.startswith("`train.py` joins no other process, so ")
     assert "`distribution: {type: none}`" in str(hint)
-    assert found(make_source, target, "CT507", f"{alone}import torch.distributed\n", **pytorch("2.8")) == []
+    by_library = alone.replace("loss.backward()", "accelerator.backward(loss)\nimport accelerate")
+    for joined in (f"{alone}import torch.distributed\n", by_library):
+        assert found(make_source, target, "CT507", joined, **pytorch("2.8")) == []
     code = {"sagemaker": "SM331", "azureml": "AZ321"}.get(target, "")
     idle = found(make_source, target, code, alone, distribution={"type": "none"}, **pytorch("2.8"))
     assert all("join several processes in the script" in str(hint) for _, hint in idle)
@@ -118,6 +120,12 @@ def test_copies_of_one_training_are_told_before_they_are_paid_for(
         ('model.save(filepath=f"{FOLDER}/net.h5")', "out/net.h5"),
         ('model.save_weights(args.output_dir + "/net.weights.h5")', "results/net.weights.h5"),
         ('np.save("weights.npy", net)', "weights.npy"),
+        ("HfArgumentParser((Ours, TrainingArguments))", "results"),
+        ("HfArgumentParser((Ours, TrainingArguments)); integrations.train(trainer)", None),
+        ("HfArgumentParser(Ours)", None),
+        ('trainer.save_checkpoint("model.ckpt")', "model.ckpt"),
+        ('callbacks=[ModelCheckpoint(dirpath="best", monitor="val_loss")]', "best"),
+        ('callbacks=[ModelCheckpoint(runtime.checkpoint_dir() / "best")]', None),
     ],
 )
 def test_a_model_that_the_service_would_delete_is_told(

@@ -84,9 +84,19 @@ CASES = {
         {"SM_HOSTS": '["algo-1","algo-2"]'} | OPENMPI,
         Environment("openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-1", master_port=7777),
     ),
+    "torchrun on Azure ML": (
+        AZURE | TORCHRUN,
+        Environment("torchrun", "azureml", **SIXTH_OF_TWO_BY_FOUR, master_addr="host-0", master_port=29400),
+    ),
     "Azure ML PyTorch": (
         AZURE
         | {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "NODE_RANK": "1"}
+        | {"MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "6105"},
+        Environment("pytorch", "azureml", **SIXTH_OF_TWO_BY_FOUR, master_addr="10.0.0.4", master_port=6105),
+    ),
+    "Azure ML PyTorch, after accelerate has set its variables for CPUs": (
+        AZURE
+        | {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "NODE_RANK": "1", "LOCAL_WORLD_SIZE": "1"}
         | {"MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "6105"},
         Environment("pytorch", "azureml", **SIXTH_OF_TWO_BY_FOUR, master_addr="10.0.0.4", master_port=6105),
     ),

@@ -57,7 +57,7 @@ def test_the_trainer_of_hugging_face_stops_and_resumes(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", "huggingface_tiny.py")
     assert whole.exit_code == 0, whole.errors
     assert sorted(whole.losses) == list(range(1, 13))
-    assert {"eval_loss", "total", "epoch", "seconds_left"} <= whole.reported.keys()
+    assert {"eval_loss", "train_loss", "total", "epoch", "seconds_left"} <= whole.reported.keys()
     assert "saved ['model.safetensors']" in whole.lines
 
     folder = tmp_path / "stopped"
@@ -76,6 +76,7 @@ def test_the_trainer_of_hugging_face_stops_and_resumes(tmp_path: Path) -> None:
     assert "skipped the torn checkpoint" in resumed.errors
     assert resumed.losses == {step: loss for step, loss in whole.losses.items() if step > last}
     assert resumed.last("eval_loss") == whole.last("eval_loss")
+    assert "train_loss" not in resumed.reported  # the Trainer's mean is of the steps since it has resumed
     assert not (folder / "checkpoint" / "preempted").exists()
 
     alone = train(tmp_path / "alone", "huggingface_tiny.py", USE_CPU="")

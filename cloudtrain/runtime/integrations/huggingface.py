@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,21 @@ def train(trainer: Any, **arguments: Any) -> Any:
     process exits with code 0.
     """
     tell_setup_errors()
+    _load_to_numbered_cpus()
     if not any(isinstance(callback, HuggingFaceCallback) for callback in trainer.callback_handler.callbacks):
         trainer.add_callback(HuggingFaceCallback())
     if "resume_from_checkpoint" not in arguments and trainer.args.resume_from_checkpoint is None:
         arguments["resume_from_checkpoint"] = from_main(newest_checkpoint(checkpoint_dir()))
     return trainer.train(**arguments)
+
+
+@cache
+def _load_to_numbered_cpus() -> None:
+    """Let `torch.load` accept `cpu:1`, to which transformers 5.3 loads an optimizer because accelerate calls the CPU
+    so."""
+    import torch
+
+    torch.serialization.register_package(19, lambda _: None, lambda item, to: item if to.startswith("cpu:") else None)
 
 
 class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where transformers is not installed, it is Any

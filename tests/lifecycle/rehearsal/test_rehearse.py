@@ -134,7 +134,7 @@ def test_a_deaf_script_lives_from_its_last_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bug", "options", "message", "hint"),
     [
-        ("reports nothing", {}, "reported no metrics", "runtime.report(step=step, loss=loss)"),
+        ("reports nothing", {}, "reported no metrics", "integrations.train(trainer)"),
         ("has no loss", {}, "reported no loss, only `error`", "--metric error"),
         ("", {"metrics": ("los",)}, "reported no `los`", "did you mean `loss`?"),
         ("", {"at_step": 12}, "ends at step 12, so it cannot be stopped at 12", "a step before 12"),
