@@ -406,7 +406,9 @@ def rehearse(
     reports = whole.metrics()
     metrics = _choose_metrics(whole, reports, metrics)
     curve = curve_of(reports, metrics)
-    at_step = _step(whole, sorted(curve), at_step)
+    # A Trainer logs the mean since it last logged, so stopping at a step that it only evaluates changes the next mean.
+    often = max(metrics, key=lambda name: sum(name in values for values in curve.values()))
+    at_step = _step(whole, sorted(step for step, values in curve.items() if often in values), at_step)
 
     spec, settings = RunFolder(str(whole.directory)).read_launch(), load_settings()
     original = Original(spec, rehearsal_name(whole.job_name), whole.ref)

@@ -39,8 +39,7 @@ def train(trainer: Any, **arguments: Any) -> Any:
 
 @cache
 def _load_to_numbered_cpus() -> None:
-    """Let `torch.load` accept `cpu:1`, to which transformers 5.3 loads an optimizer because accelerate calls the CPU
-    so."""
+    """Let `torch.load` accept accelerate's `cpu:1`, to which transformers 5.3 loads an optimizer."""
     import torch
 
     torch.serialization.register_package(19, lambda _: None, lambda item, to: item if to.startswith("cpu:") else None)
@@ -64,11 +63,9 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
         spare_workers([train_dataloader])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Report the numbers that the Trainer logs. After a resumption, the mean loss that it logs last is wrong,
-        because it has not seen all losses: leave it out."""
-        values = dict(logs or {})
-        if self._resumed and "train_runtime" in values:
-            values.pop("train_loss", None)
+        """Report the numbers that the Trainer logs, but not the last mean of a resumed one, which lacks losses."""
+        wrong = ("train_loss",) if self._resumed and "train_runtime" in (logs or {}) else ()
+        values = {name: value for name, value in (logs or {}).items() if name not in wrong}
         self._reports.log(state.global_step, state.max_steps, values)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -37,7 +37,14 @@ for step in range(first + 1, config.steps + 1 + (first if bug == "counts its own
     speed = 0.9 * (0.0 if bug == "forgets its momentum" and here == 1 else speed) + error
     weight -= rate * speed
     noise = random.random() if bug == "does not repeat" else 0.0
-    if bug != "reports nothing":
+    errors = [*(errors if step > first + 1 else ()), error ** 2]
+    if bug == "logs means":
+        if step % 4 == 0:
+            runtime.report(step=step, loss=sum(errors) / len(errors))
+            errors.clear()
+        if step % 6 == 0:
+            runtime.report(step=step, eval_loss=weight)
+    elif bug != "reports nothing":
         runtime.report(step=step, **{"error" if bug == "has no loss" else "loss": error ** 2 + noise})
     if step % config.keep_every == 0 and bug != "saves nothing":
         checkpoints.save((weight, speed, step), step)
@@ -89,6 +96,14 @@ def test_about_half_way_unless_told(tmp_path: Path) -> None:
     """Without a step it is one in the middle."""
     found = rehearsed(tmp_path)
     assert (found.at_step, found.comparison.stopped_at) == (6, 6)
+
+
+@pytest.mark.slow
+def test_half_way_is_a_step_of_the_metric_that_is_reported_most(tmp_path: Path) -> None:
+    """A Trainer logs the mean since it has last logged. Stopped at step 6, where it only evaluates, it would log another
+    mean at step 8."""
+    found = rehearsed(tmp_path, "logs means")
+    assert (found.at_step, found.verdict.kind, found.comparison.compared) == (8, "same", 5)
 
 
 @pytest.mark.slow
