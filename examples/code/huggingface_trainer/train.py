@@ -1,4 +1,4 @@
-"""A small Llama learns Python's own manual, byte by byte, with the Trainer of transformers.
+"""A small Llama learns Python's own manual with the Trainer of transformers.
 
 torchrun --nproc-per-node 2 train.py --output_dir out --num_train_epochs 2
 """
@@ -7,7 +7,14 @@ import pydoc_data.topics
 from dataclasses import dataclass
 
 import torch
-from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
+from transformers import (
+    HfArgumentParser,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 from cloudtrain.runtime import destroy_process_group, integrations
 
@@ -21,7 +28,8 @@ class Model:
 
 
 def read_rows(model: Model) -> list[dict[str, torch.Tensor]]:
-    text = "\n".join(pydoc_data.topics.topics.values()).encode()[: model.rows * model.context]
+    size = model.rows * model.context
+    text = "\n".join(pydoc_data.topics.topics.values()).encode()[:size]
     rows = torch.tensor(list(text)).view(-1, model.context)
     return [{"input_ids": row, "labels": row} for row in rows]
 
