@@ -31,7 +31,7 @@ finally:
 README = (ROOT / "README.md").read_text("utf-8")
 SLOW = {"spot.md"}
 """Pages on which something trains."""
-TORCH = {"your-script.md"}
+TORCH = {"hugging-face.md", "lightning.md", "your-script.md"}
 """Pages with a plan of torch processes for this machine."""
 
 

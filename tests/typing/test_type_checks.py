@@ -39,8 +39,8 @@ follow_imports = silent
 [mypy-torch.*,matplotlib.*,IPython.*,tests.*]
 follow_imports = skip
 
-# Its network is a torch.nn.Module, which is Any here.
-[mypy-page_tutorial]
+# Their networks are classes of torch or Lightning, which are Any here.
+[mypy-page_tutorial,page_lightning]
 disallow_subclassing_any = false
 
 # A notebook's functions have no annotations; what they call is checked all the same.
