@@ -35,7 +35,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
     program.write_text(SCRIPTED)
 
     def run(line: str, *, setting: str = "", stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-        command = f"exec env {setting} {sys.executable} {program} {line}"
+        command = f"exec env {setting} '{sys.executable}' {program} {line}"
         done = subprocess.run(
             ["sh", "-c", command], stdout=stdout, stderr=subprocess.PIPE, text=True, encoding="utf-8", check=False
         )

@@ -68,7 +68,7 @@ def test_what_is_there_or_is_not_understood_is_left_alone(make_source: Callable[
 def test_another_interpreter_is_asked(make_source: Callable[..., Path], tmp_path: Path) -> None:
     """Once, as a process; one that answers nothing, or is none, is no reason to say something."""
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho asked >> {tmp_path}/asked\nexec {sys.executable} -S "$@"\n')
+    python.write_text(f'#!/bin/sh\necho asked >> {tmp_path}/asked\nexec "{sys.executable}" -S "$@"\n')
     python.chmod(0o700)
     (found,) = findings(make_source, "pydantic\nPyYAML\n", str(python))
     assert f"`{python}` lacks packages that `requirements.txt` requires: `pydantic`, `PyYAML`; " in found

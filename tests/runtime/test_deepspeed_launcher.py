@@ -15,7 +15,9 @@ from cloudtrain.runtime.deepspeed_launcher import FLAGS, options_of
 from tests.deadlines import DEADLINE
 
 RECORD = """\
-#!{python}
+#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 import json, os, sys
 hostfile = sys.argv[sys.argv.index("--hostfile") + 1] if "--hostfile" in sys.argv else None
 print(json.dumps({{"argv": sys.argv[1:], "pid": os.getpid(), "rank": os.environ.get("RANK"),

@@ -314,7 +314,7 @@ def test_what_cannot_be_built_says_why(machine: Machine, tmp_path: Path) -> None
     broken: Mapping[str, str] = {"PATH": os.defpath}
     python = tmp_path / "python"
     python.write_text(
-        f'#!/bin/sh\n[ "$2" = venv ] && echo "Error: ensurepip is missing" && exit 1\nexec {machine.python} "$@"\n'
+        f'#!/bin/sh\n[ "$2" = venv ] && echo "Error: ensurepip is missing" && exit 1\nexec "{machine.python}" "$@"\n'
     )
     python.chmod(0o755)
     code, said = machine.install("x\n", "--into", str(folder), "--base", str(python), python=sys.executable, **broken)

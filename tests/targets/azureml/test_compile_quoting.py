@@ -53,7 +53,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my requirements.txt").write_text("# nothing\n")
     programs = folder / ".bin"
     programs.mkdir()
-    (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (programs / "python").chmod(0o755)
     return folder
 

@@ -130,7 +130,9 @@ def az(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """An `az` on the path that does this, in Python."""
     command = folder / "bin" / "az"
     command.parent.mkdir()
-    command.write_text(f"#!{sys.executable}\nimport json, sys\n{script}\n")
+    # As pip starts programs: a kernel takes no interpreter with a space in its path.
+    start = f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''\n"
+    command.write_text(f"{start}import json, sys\n{script}\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}:/bin:/usr/bin")
 
